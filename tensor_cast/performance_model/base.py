@@ -1,0 +1,5 @@
+"""``PerformanceModel`` under its other import path."""
+
+from tensor_cast.performance_model.model import PerformanceModel
+
+__all__ = ["PerformanceModel"]
