@@ -10,7 +10,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import CodeType, FrameType
 from typing import Any, Literal, TypeVar
 
@@ -34,7 +34,7 @@ class Rule:
     kind: Kind
     operator: str
     device: str | None
-    function: Callable[..., Any] = field(compare=False)
+    function: Callable[..., Any]
     module: str
     file: str
     line: int

@@ -1,0 +1,1 @@
+"""From storages' lifetimes to live bytes, the peak, and who holds it."""

@@ -1,0 +1,203 @@
+"""Hugging Face models from their configs, through transformers' own doors: attention, experts and cache interfaces."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensor_cast.errors import UserError, did_you_mean
+
+NAME = "tensor_cast"
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping of a config.json (a path, or a folder that holds one), or a copy of the mapping itself."""
+    if isinstance(config, Mapping):
+        return copy.deepcopy(dict(config))
+    path = Path(config).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"model.config={config}: cannot be read ({error.strerror}); give the path of a config.json.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"model.config={config}: not a JSON file ({error}); give a Hugging Face config.json.") from error
+    if not isinstance(data, dict):
+        raise UserError(f"model.config={config}: a config.json is an object with model_type; got {type(data).__name__}.")
+    return data
+
+
+def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
+    """The model that a config names, on meta, in evaluation mode, with this package's attention and experts.
+
+    Raises:
+        UserError: no model_type, one that transformers does not know, or values that its model cannot be built from.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    data = read_config(config)
+    where = f"model.config={config}" if isinstance(config, str) else "model.config"
+    model_type = data.pop("model_type", None)
+    if not isinstance(model_type, str):
+        raise UserError(f"{where}: model_type is missing; it names the kind of model, as in a Hugging Face config.json.")
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"{where}: this transformers knows no model_type {model_type!r}.{did_you_mean(model_type, CONFIG_MAPPING.keys())}"
+        )
+    data.pop("quantization_config", None)
+    try:
+        settings = CONFIG_MAPPING[model_type](**data)
+        build = _model_class(settings, where)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device("meta"):
+                model = build(settings)
+        finally:
+            torch.set_default_dtype(before)
+    except UserError:
+        raise
+    except Exception as error:
+        what = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{where}: no {model_type} model can be built from it: {type(error).__name__}: {what}. Check its values."
+        ) from error
+    model.to(dtype).eval()
+    prepare(model)
+    return model
+
+
+def _model_class(settings: Any, where: str) -> Any:
+    import transformers
+
+    for name in settings.architectures or ():
+        found = getattr(transformers, name, None)
+        if found is None:
+            raise UserError(f"{where}: this transformers has no class {name!r} (architectures).")
+        return found
+    from transformers.models.auto import modeling_auto
+
+    for table in ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION"):
+        mapping = getattr(modeling_auto, f"MODEL_FOR_{table}_MAPPING")
+        if type(settings) in mapping:
+            return mapping[type(settings)]
+    return modeling_auto.MODEL_MAPPING[type(settings)]
+
+
+def prepare(module: nn.Module) -> None:
+    """Have a model's attention and experts run as whole ops. Modules of other libraries are left as they are."""
+    import sys
+
+    if "transformers" not in sys.modules:
+        return
+    from transformers.integrations.moe import ExpertsInterface
+    from transformers.modeling_utils import AttentionInterface, PreTrainedModel
+
+    AttentionInterface.register(NAME, attention)
+    ExpertsInterface.register(NAME, experts)
+    for part in [module] if isinstance(module, PreTrainedModel) else module.modules():
+        if isinstance(part, PreTrainedModel):
+            _set_implementations(part)
+
+
+def _set_implementations(model: Any) -> None:
+    try:
+        model.set_attn_implementation(NAME)
+    except (ValueError, NotImplementedError, AttributeError):
+        pass  # a model that writes out its own attention keeps it: several ops
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        if hasattr(part, "has_gate") and config is not None:
+            config._experts_implementation = NAME
+
+
+def attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: torch.Tensor | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface: query (B, H, S, D), key and value (B, H_kv, T, D) -> (B, S, H, D_v)."""
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if getattr(module, "reads_latent", False):
+        return _latent_attention(module, query, key, value, scaling), None
+    bias = position_bias
+    if bias is None and attention_mask is not None and attention_mask.dim() == 4:
+        bias, causal = attention_mask, False
+    out = torch.ops.tensor_cast.attention(query, key, value, bias, causal, scaling, sliding_window, dropout)
+    return out.transpose(1, 2), None
+
+
+def read_latent(model: nn.Module) -> None:
+    """Have multi-head latent attention read its cache of latents directly (absorbed), instead of expanding it."""
+    for module in model.modules():
+        if hasattr(module, "expand_kv") and hasattr(module, "kv_b_proj"):
+            module.expand_kv = lambda latent, rotary: (latent, rotary)
+            module.reads_latent = True
+
+
+def _latent_attention(
+    module: Any, query: torch.Tensor, latent: torch.Tensor, rotary: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """Absorbed multi-head latent attention: the up-projections of key and value move to the query and the result.
+
+    query (B, H, S, N + R), latent (B, 1, T, L) and rotary (B, 1, T, R) views of one cache -> (B, S, H, V).
+    """
+    up = module.kv_b_proj.weight.view(query.shape[1], -1, latent.shape[-1])  # (H, N + V, L)
+    num_rotary = rotary.shape[-1]
+    num_nope = query.shape[-1] - num_rotary
+    nope, turned = query.split([num_nope, num_rotary], dim=-1)
+    absorbed = torch.einsum("bhsn,hnl->bhsl", nope, up[:, :num_nope])
+    size = (*latent.shape[:-1], latent.shape[-1] + num_rotary)
+    key = latent.as_strided(size, latent.stride(), latent.storage_offset())
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    mixed = torch.ops.tensor_cast.attention(torch.cat([absorbed, turned], -1), key, latent, None, True, scale)
+    return torch.einsum("bhsl,hvl->bshv", mixed, up[:, num_nope:])
+
+
+def experts(
+    self: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """transformers' experts interface: tokens sorted by expert, one grouped matmul a projection, weighted and summed.
+
+    hidden_states (T, D), top_k_index and top_k_weights (T, k) -> (T, D).
+    """
+    num_tokens, top_k = top_k_index.shape
+    expert_of, order = torch.sort(top_k_index.reshape(-1))  # (T k,)
+    rows = hidden_states[order // top_k]
+    counts = torch.histc(expert_of.int(), bins=self.num_experts, min=0, max=self.num_experts - 1)
+    ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+    first = _grouped(self, rows, "gate_up_proj" if self.has_gate else "up_proj", expert_of, ends)
+    middle = self._apply_gate(first) if self.has_gate else self.act_fn(first)
+    out = _grouped(self, middle, "down_proj", expert_of, ends)
+    if self.has_post_expert_norm:
+        out = self.post_expert_norm(out)
+    out = out * top_k_weights.reshape(-1)[order].unsqueeze(-1)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(order.shape[0], device=order.device)
+    return out[back].view(num_tokens, top_k, -1).sum(dim=1).to(hidden_states.dtype)
+
+
+def _grouped(
+    self: Any, rows: torch.Tensor, name: str, expert_of: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    weight = getattr(self, name)
+    out = torch.ops.tensor_cast.grouped_matmul(
+        rows.to(weight.dtype), weight if self.is_transposed else weight.transpose(1, 2), ends
+    )
+    return out + getattr(self, f"{name}_bias")[expert_of] if self.has_bias else out

@@ -1,0 +1,112 @@
+"""A preallocated key-value cache behind transformers' Cache: one ``reshape_and_cache`` a layer, then reads of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+
+META = torch.device("meta")
+
+
+class PreallocatedLayer(CacheLayerMixin):
+    """One layer's cache of ``context_len`` tokens and room for the new ones.
+
+    Keys and values of one size lie as (2, B, T, H, D); a latent and its rotary part beside each other, (B, T, 1, L + R). A
+    sliding layer keeps what its window can see.
+    """
+
+    is_sliding = False
+
+    def __init__(self, context_len: int, window: int | None = None) -> None:
+        super().__init__()
+        self.context_len, self.window = context_len, window
+        self.is_sliding = window is not None
+        self.cache: torch.Tensor | None = None
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Writes the new tokens, key (B, H, S, D) and value (B, H, S, D_v); returns all keys and values, as views."""
+        batch, heads, tokens, size = key_states.shape
+        value_size = value_states.shape[-1]
+        length = self._length(tokens)
+        if self.cache is None:
+            shape = (2, batch, length, heads, size) if size == value_size else (batch, length, heads, size + value_size)
+            self.cache = torch.empty(shape, dtype=key_states.dtype, device=META)
+        slots = torch.empty(batch * tokens, dtype=torch.int64, device=META)
+        torch.ops.tensor_cast.reshape_and_cache(
+            key_states.transpose(1, 2), value_states.transpose(1, 2), self.cache, slots
+        )
+        if size == value_size:
+            self.keys, self.values = (half.transpose(1, 2) for half in self.cache.unbind(0))
+        else:
+            self.keys, self.values = (part.transpose(1, 2) for part in self.cache.split([size, value_size], dim=-1))
+        return self.keys, self.values
+
+    def _length(self, tokens: int) -> int:
+        whole = self.context_len + tokens
+        return whole if self.window is None else min(whole, self.window + tokens - 1)
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """The cache is made by the first update."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._length(query_length), 0
+
+    def get_seq_length(self) -> int:
+        return self.context_len
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class CrossLayer(PreallocatedLayer):
+    """The keys and values of the encoder's output, there already: (B, H, T, D), read and never written."""
+
+    def fill(self, batch: int, heads: int, size: int, dtype: torch.dtype) -> None:
+        self.cache = torch.empty((2, batch, self.context_len, heads, size), dtype=dtype, device=META)
+        self.keys, self.values = (half.transpose(1, 2) for half in self.cache.unbind(0))
+        self.is_initialized = True
+
+
+def preallocated(config: Any, context_len: int) -> Cache:
+    """A cache for a decoder's layers, by its (text) config."""
+    windows = _windows(config)
+    return Cache(layers=[PreallocatedLayer(context_len, window) for window in windows])
+
+
+def encoder_decoder(
+    config: Any, context_len: int, encoder_len: int, batch: int, dtype: torch.dtype, filled: bool
+) -> EncoderDecoderCache:
+    """Self-attention and cross-attention caches; ``filled``: the encoder's keys and values are there (decode)."""
+    own = preallocated(config, context_len)
+    heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+    size = getattr(config, "d_kv", None) or config.d_model // heads
+    layers = [CrossLayer(encoder_len if filled else 0) for _ in own.layers]
+    cross = Cache(layers=layers)
+    if filled:
+        for layer in layers:
+            layer.fill(batch, heads, size, dtype)
+    both = EncoderDecoderCache(own, cross)
+    both.is_updated = {index: filled for index in range(len(layers))}
+    return both
+
+
+def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
+    """The memory that a cache holds."""
+    if isinstance(cache, EncoderDecoderCache):
+        yield from tensors_of(cache.self_attention_cache)
+        yield from tensors_of(cache.cross_attention_cache)
+        return
+    for layer in cache.layers:
+        if layer.cache is not None:
+            yield layer.cache
+
+
+def _windows(config: Any) -> list[int | None]:
+    num_layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
+    num_layers = num_layers or config.num_hidden_layers
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds[:num_layers]]

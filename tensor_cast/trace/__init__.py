@@ -1,0 +1,1 @@
+"""From a program to a Graph: what it calls, on which tensors, from which module."""

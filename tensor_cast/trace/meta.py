@@ -1,0 +1,153 @@
+"""A copy of a program and its arguments on meta: nothing of the caller's is touched, no data is copied."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tensor_cast.errors import UserError
+
+
+class MetaCopy:
+    """Copies objects with every tensor replaced by one on meta. Tensors that shared memory share it in the copy.
+
+    Functions are copied with what they capture: closures, defaults, and the modules and tensors that they name in globals.
+    """
+
+    def __init__(self) -> None:
+        self._memo: dict[int, Any] = {}
+        self._keep: list[Any] = []
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self.modules: list[torch.nn.Module] = []
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if isinstance(value, torch.nn.Module):
+            return self._module(value)
+        if isinstance(value, functools.partial):
+            return functools.partial(self(value.func), *self(value.args), **self(value.keywords))
+        if isinstance(value, types.MethodType):
+            return types.MethodType(value.__func__, self(value.__self__))
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if type(value) in (tuple, list):
+            return type(value)(self(item) for item in value)
+        if type(value) is dict:
+            return {key: self(item) for key, item in value.items()}
+        return self._object(value)
+
+    def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The meta twin of a tensor: same shape, strides, dtype, requires_grad, class Parameter kept."""
+        known = self._memo.get(id(tensor))
+        if known is not None:
+            return known
+        storage = tensor.untyped_storage()
+        twin = self._storages.get(storage._cdata)
+        if twin is None:
+            twin = self._storages[storage._cdata] = torch.UntypedStorage(storage.nbytes(), device="meta")
+        with torch.no_grad():
+            meta = torch.empty(0, dtype=tensor.dtype, device="meta")
+            meta.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if isinstance(tensor, torch.nn.Parameter):
+            meta = torch.nn.Parameter(meta, requires_grad=tensor.requires_grad)
+        elif tensor.requires_grad:
+            meta.requires_grad_()
+        self._keep.append(tensor)
+        self._memo[id(tensor)] = meta
+        return meta
+
+    def _module(self, module: torch.nn.Module) -> torch.nn.Module:
+        if id(module) in self._memo:
+            return self._memo[id(module)]
+        module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
+        for tensor in [*module.parameters(), *module.buffers()]:
+            self.tensor(tensor)
+        twin = self._object(module)
+        self.modules.append(twin)
+        return twin
+
+    def _object(self, value: Any) -> Any:
+        try:
+            with _TensorsToMeta(self):
+                return copy.deepcopy(value, self._memo)
+        except (TypeError, NotImplementedError, RuntimeError) as error:
+            raise UserError(
+                f"{type(value).__name__} cannot be copied for tracing ({' '.join(str(error).split())}); the program is"
+                " traced on a copy so that it stays as it was. Give it a __deepcopy__, or pass a plain module or function."
+            ) from error
+
+    def _function(self, function: types.FunctionType) -> types.FunctionType:
+        inner = getattr(function, "_torchdynamo_orig_callable", None)
+        if isinstance(inner, types.FunctionType):
+            return self._function(inner)
+        if id(function) in self._memo:
+            return self._memo[id(function)]
+        captured = {
+            name: function.__globals__[name]
+            for name in _global_names(function.__code__)
+            if isinstance(function.__globals__.get(name), (torch.Tensor, torch.nn.Module))
+        }
+        if not (captured or function.__closure__ or function.__defaults__ or function.__kwdefaults__):
+            return function
+        scope = {**function.__globals__, **{name: self(value) for name, value in captured.items()}} if captured else None
+        twin = types.FunctionType(
+            function.__code__, scope or function.__globals__, function.__name__, None, function.__closure__
+        )
+        self._memo[id(function)] = twin
+        self._keep.append(function)
+        if function.__closure__:
+            cells = tuple(self._cell(cell) for cell in function.__closure__)
+            fresh = types.FunctionType(function.__code__, scope or function.__globals__, function.__name__, None, cells)
+            self._memo[id(function)] = twin = fresh
+        twin.__defaults__ = self(function.__defaults__) if function.__defaults__ else None
+        twin.__kwdefaults__ = self(function.__kwdefaults__) if function.__kwdefaults__ else None
+        twin.__dict__.update(function.__dict__)
+        return twin
+
+    def _cell(self, cell: types.CellType) -> types.CellType:
+        try:
+            content = cell.cell_contents
+        except ValueError:  # not filled yet
+            return cell
+        if isinstance(content, (torch.Tensor, torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)):
+            return types.CellType(self(content))
+        if type(content) in (list, tuple, dict) and _holds_tensors(content):
+            return types.CellType(self(content))
+        return cell
+
+
+class _TensorsToMeta(TorchFunctionMode):
+    """While something is deep-copied: a tensor's copy is its meta twin."""
+
+    def __init__(self, copies: MetaCopy) -> None:
+        super().__init__()
+        self._copies = copies
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("__deepcopy__", "clone") and args and isinstance(args[0], torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                return self._copies.tensor(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _global_names(constant)
+    return names
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_tensors(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_holds_tensors(item) for item in value)
+    return isinstance(value, (torch.Tensor, torch.nn.Module))

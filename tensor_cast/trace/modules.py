@@ -1,0 +1,45 @@
+"""Which module is running: a stack kept by PyTorch's global module hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+
+class ModuleStack:
+    """The path of the running module, as ``model.layers.0.mlp``; a module outside the program goes by its class."""
+
+    def __init__(self, roots: Iterable[nn.Module]) -> None:
+        self._names: dict[int, str] = {}
+        for root in roots:
+            for name, module in root.named_modules():
+                self._names.setdefault(id(module), name)
+        self._stack: list[tuple[int, str]] = []
+        self._handles: list[Any] = []
+
+    @property
+    def path(self) -> str:
+        return self._stack[-1][1] if self._stack else ""
+
+    def __enter__(self) -> ModuleStack:
+        self._handles = [register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave)]
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        name = self._names.get(id(module))
+        if name is None:
+            parent = self.path
+            name = f"{parent}.{type(module).__name__}" if parent else type(module).__name__
+        self._stack.append((id(module), name))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        # A module left by an exception that the program caught has no call here: drop it with its caller.
+        while self._stack and self._stack.pop()[0] != id(module):
+            pass

@@ -1,0 +1,152 @@
+"""The tracer: every operator that a program calls on meta tensors, written down as it is called."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tensor_cast.performance_model.op_invoke_info import tensors_in
+from tensor_cast.trace.graph import Graph, Op, OpCall, Storage, TensorSlot
+from tensor_cast.trace.modules import ModuleStack
+
+META = torch.device("meta")
+_Tensor = torch.Tensor
+_detach = torch.ops.aten.detach.default
+_current_node = torch._C._current_autograd_node
+
+
+class Tracer(TorchDispatchMode):
+    """Records ops into ``graph``. It holds no tensor of the program, so that memory is freed when the program frees it."""
+
+    def __init__(self, stack: ModuleStack) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self.stack = stack
+        self.phase = "forward"
+        self.running: Any = None
+        self._calls: dict[Any, int] = {}
+        self._storages: dict[int, int] = {}
+        self._watches: dict[int, weakref.ref[Any]] = {}
+        self._paths: dict[int, str] = {}
+
+    def storage_of(self, tensor: torch.Tensor, category: str | None = None, name: str = "") -> int:
+        """The index of a tensor's storage; a new one is born now, as a temporary unless a category is given."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        index = self._storages.get(key)
+        if index is None:
+            index = len(self.graph.storages)
+            born = len(self.graph.ops) if category is None else -1
+            self.graph.storages.append(Storage(storage.nbytes(), born, category or "temporaries", None, name))
+            self._storages[key] = index
+            self._watches[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
+        elif category is not None:
+            self.graph.storages[index].category = category
+        return index
+
+    def _freed(self, key: int) -> None:
+        index = self._storages.pop(key, None)
+        self._watches.pop(key, None)
+        if index is not None:
+            self.graph.storages[index].died = len(self.graph.ops) - 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.running = func
+        on_meta = on_host = False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, _Tensor):
+                on_meta, on_host = on_meta or value.is_meta, on_host or not value.is_meta
+            elif type(value) is list or type(value) is tuple:
+                for tensor in tensors_in(value):
+                    on_meta, on_host = on_meta or tensor.is_meta, on_host or not tensor.is_meta
+        if on_host:
+            if not on_meta:
+                if "device" not in kwargs or kwargs["device"] is None or torch.device(kwargs["device"]).type == "cpu":
+                    return func(*args, **kwargs)
+            args, kwargs = self._to_meta(args), {name: self._to_meta(value) for name, value in kwargs.items()}
+        if "device" in kwargs and kwargs["device"] is not META:
+            kwargs = {**kwargs, "device": META}
+        elif not on_meta and not on_host:
+            if self.phase == "optimizer":
+                return func(*args, **kwargs)
+            if _takes_device(func):
+                kwargs = {**kwargs, "device": META}
+        out = func(*args, **kwargs)
+        if func is not _detach:  # no kernel, and autograd alone decides whether it is called
+            self.record(func, args, kwargs, out)
+        return out
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Write down one call and its result."""
+        groups: dict[int, tuple[int, int]] = {}
+        reads: list[int] = []
+        spec_args = tuple(self._encode(value, groups, reads) for value in args)
+        spec_kwargs = (
+            tuple((name, self._encode(value, groups, reads)) for name, value in kwargs.items()) if kwargs else ()
+        )
+        writes: list[int] = []
+        spec_out = self._encode(out, groups, writes)
+        kinds = tuple(map(type, args))  # 1, 1.0 and True are equal, and three calls
+        key = (func, spec_args, kinds, spec_kwargs, spec_out)
+        try:
+            call = self._calls.get(key)
+        except TypeError:  # an argument that has no hash is told apart by what it prints
+            key = (func, repr(spec_args), kinds, repr(spec_kwargs), repr(spec_out))
+            call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = len(self.graph.calls)
+            self.graph.calls.append(OpCall(func, spec_args, spec_kwargs, spec_out))
+        module, phase = self._place()
+        self.graph.ops.append(Op(call, module, phase, tuple(reads), tuple(writes)))
+
+    def _place(self) -> tuple[str, str]:
+        node = _current_node()
+        if node is None:
+            if torch.is_grad_enabled():
+                self._paths[torch.autograd._get_sequence_nr() - 1] = self.stack.path
+            return self.stack.path, self.phase
+        if torch.is_grad_enabled():
+            self._paths[torch.autograd._get_sequence_nr() - 1] = self.stack.path
+            return self.stack.path, "recompute"
+        return self._paths.get(node._sequence_nr(), ""), "backward"
+
+    def _encode(self, value: Any, groups: dict[int, tuple[int, int]], storages: list[int]) -> Any:
+        """A hashable stand-in for an argument: slots for tensors, tuples for lists."""
+        if isinstance(value, _Tensor):
+            index = self.storage_of(value)
+            storages.append(index)
+            offset_bytes = value.storage_offset() * value.dtype.itemsize
+            group, first = groups.setdefault(index, (len(groups), offset_bytes))
+            return TensorSlot(
+                tuple(value.shape), value.stride(), value.dtype, group, (offset_bytes - first) // value.dtype.itemsize
+            )
+        kind = type(value)
+        if kind is list or kind is tuple:
+            return tuple([self._encode(item, groups, storages) for item in value])
+        return value
+
+    def _to_meta(self, value: Any) -> Any:
+        """Host tensors among the arguments as meta ones (numbers in tensors stay as they are)."""
+        if isinstance(value, torch.Tensor):
+            if value.device.type == "meta" or (value.dim() == 0 and not value.requires_grad):
+                return value
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._to_meta(item) for item in value)
+        return value
+
+
+_takes_device_cache: dict[Any, bool] = {}
+
+
+def _takes_device(func: Any) -> bool:
+    known = _takes_device_cache.get(func)
+    if known is None:
+        schema = getattr(func, "_schema", None)
+        known = bool(schema) and any(argument.name == "device" for argument in schema.arguments)
+        _takes_device_cache[func] = known
+    return known

@@ -1,0 +1,250 @@
+"""``trace_program``: run a program once on meta and hand back its Graph."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+import tensor_cast.ops  # noqa: F401  (defines torch.ops.tensor_cast)
+from tensor_cast.errors import UserError
+from tensor_cast.trace.graph import Graph
+from tensor_cast.trace.meta import MetaCopy
+from tensor_cast.trace.modules import ModuleStack
+from tensor_cast.trace.tracer import Tracer
+
+OptimizerFactory = Callable[[list[nn.Parameter]], Any]
+
+
+def trace_program(
+    program: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    backward: bool = False,
+    optimizer: OptimizerFactory | None = None,
+    prepare: Callable[[nn.Module], None] | None = None,
+    modules: list[nn.Module] | None = None,
+    resident: Callable[[], Iterable[tuple[torch.Tensor, str]]] = tuple,
+) -> Graph:
+    """Trace one step of ``program(*args, **kwargs)``.
+
+    Args:
+        program: a module or any callable. It and its arguments are copied to meta, unless ``modules`` names the program's
+            modules: then everything is the caller's own, on meta already.
+        backward: also the backward of the sum of its floating-point outputs. optimizer: a torch.optim class or factory; its
+            first step follows (it implies backward).
+        prepare: called with each module of the copy before it runs.
+        resident: asked at the end for tensors that were there all along, with what their memory counts as ("kv_cache").
+
+    Raises:
+        UserError: the program cannot be traced: where, at which op, why, and what to do.
+    """
+    copies = MetaCopy()
+    run, inputs, named = program, tuple(args), dict(kwargs or {})
+    if modules is not None:
+        roots = modules
+    else:
+        run, inputs, named = copies(program), copies(inputs), copies(named)
+        roots = copies.modules
+    for root in roots if prepare is not None else ():
+        prepare(root)
+    stack = ModuleStack(roots)
+    tracer = Tracer(stack)
+    _register_parameters(tracer, roots)
+    for tensor in _leaves([inputs, named]):
+        tracer.storage_of(tensor, "inputs", "input")
+    try:
+        with _surroundings(stack, tracer):
+            _run(tracer, run, inputs, named, roots, backward or optimizer is not None, optimizer)
+        for tensor, category in resident():
+            storage = tracer.graph.storages[tracer.storage_of(tensor, category)]
+            storage.born, storage.died = -1, None
+    except (UserError, AssertionError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise UserError(_explain(error, tracer)) from error
+    return tracer.graph
+
+
+def _run(
+    tracer: Tracer,
+    program: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    roots: list[nn.Module],
+    backward: bool,
+    optimizer: OptimizerFactory | None,
+) -> None:
+    parameters = _parameters(roots, [args, kwargs])
+    stepper = _make_optimizer(optimizer, parameters) if optimizer is not None else None
+    with tracer:
+        out = program(*args, **kwargs)
+        if not backward:
+            return
+        last = len(tracer.graph.ops)
+        for storage in tracer.graph.storages:
+            if storage.category == "temporaries" and storage.died is None and storage.born < last:
+                storage.category = "activations"
+        losses = [leaf for leaf in _leaves(out) if leaf.requires_grad and leaf.is_floating_point()]
+        if not losses:
+            raise UserError("backward=True: no floating-point output of the program depends on a tensor with requires_grad.")
+        torch.autograd.backward(losses, [torch.ones_like(leaf) for leaf in losses])
+        del out, losses
+        for parameter in parameters:
+            if parameter.grad is not None:
+                tracer.graph.storages[tracer.storage_of(parameter.grad)].category = "gradients"
+        if stepper is not None:
+            tracer.phase = "optimizer"
+            before = len(tracer.graph.storages)
+            stepper.step()
+            for tensor in _leaves(list(stepper.state.values())):
+                if tensor.is_meta:
+                    index = tracer.storage_of(tensor)
+                    if index >= before:
+                        tracer.graph.storages[index].category = "optimizer"
+
+
+def _register_parameters(tracer: Tracer, roots: list[nn.Module]) -> None:
+    seen: set[int] = set()
+    for root in roots:
+        for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
+            index = tracer.storage_of(tensor, "weights", name)
+            if index not in seen:
+                seen.add(index)
+                tracer.graph.parameter_bytes += tracer.graph.storages[index].num_bytes
+                tracer.graph.num_parameters += tensor.numel() if isinstance(tensor, nn.Parameter) else 0
+
+
+def _parameters(roots: list[nn.Module], arguments: Any) -> list[nn.Parameter]:
+    found = {id(p): p for root in roots for p in root.parameters() if p.requires_grad}
+    found |= {id(leaf): leaf for leaf in _leaves(arguments) if isinstance(leaf, nn.Parameter) and leaf.requires_grad}
+    return list(found.values())
+
+
+def _make_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> Any:
+    """The optimizer over the parameters; its foreach form, as on a device, where it has one."""
+    if isinstance(factory, type) and issubclass(factory, torch.optim.Optimizer):
+        try:
+            return factory(parameters, foreach=True)  # type: ignore[call-arg]
+        except TypeError:
+            return factory(parameters)  # type: ignore[call-arg]
+    stepper = factory(parameters)
+    if not hasattr(stepper, "step"):
+        raise UserError(f"optimizer= is a torch.optim class, or a function from parameters to one; got {stepper!r}.")
+    for group in getattr(stepper, "param_groups", ()):
+        if group.get("foreach", 0) is None and not group.get("fused"):
+            group["foreach"] = True
+    return stepper
+
+
+def _leaves(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested containers, dataclasses and model outputs."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, (torch.Tensor, list, tuple)):
+        if isinstance(value, torch.Tensor):
+            yield value
+        else:
+            for item in value:
+                yield from _leaves(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from _leaves(getattr(value, name, None))
+
+
+@contextmanager
+def _surroundings(stack: ModuleStack, tracer: Tracer) -> Iterator[None]:
+    """What holds while a program is traced: one op list on every route, and nothing of it afterwards."""
+    with ExitStack() as exits:
+        exits.enter_context(stack)
+        exits.enter_context(_inference_mode_as_no_grad())
+        exits.enter_context(_whole_attention())
+        if "torch._dynamo" in sys.modules:
+            exits.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def _inference_mode_as_no_grad() -> Iterator[None]:
+    """inference_mode hands over other ops than no_grad does: it is entered as no_grad."""
+    mode = torch.inference_mode
+    enter, leave = mode.__enter__, mode.__exit__
+
+    def enter_no_grad(self: Any) -> None:
+        self._as_no_grad = torch.no_grad() if self.mode else torch.enable_grad()
+        self._as_no_grad.__enter__()
+
+    def leave_no_grad(self: Any, *exc: Any) -> None:
+        self._as_no_grad.__exit__(*exc)
+
+    mode.__enter__, mode.__exit__ = enter_no_grad, leave_no_grad  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        mode.__enter__, mode.__exit__ = enter, leave  # type: ignore[method-assign]
+
+
+@contextmanager
+def _whole_attention() -> Iterator[None]:
+    """scaled_dot_product_attention stays one op on meta, wherever it is called from."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+        yield
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """PyTorch's attention in terms of ours: any batch dimensions, a causal mask from the top left."""
+    flat_input = query.dim() <= 3  # no dimension of heads
+    if flat_input:
+        query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
+        attn_mask = attn_mask.unsqueeze(-3) if attn_mask is not None and attn_mask.dim() > 2 else attn_mask
+    elif query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and not (
+        is_causal and key.shape[-2] != query.shape[-2]
+    ):
+        return torch.ops.tensor_cast.attention(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
+    *batch, heads, queries, _ = query.shape
+    if is_causal and key.shape[-2] > queries:  # the keys past the last query are seen by none
+        key, value = key[..., :queries, :], value[..., :queries, :]
+    key_heads = key.shape[-3] if enable_gqa else heads
+    flat = [
+        tensor.expand(*batch, n, *tensor.shape[-2:]).reshape(-1, n, *tensor.shape[-2:])
+        for tensor, n in ((query, heads), (key, key_heads), (value, key_heads))
+    ]
+    if attn_mask is not None and attn_mask.dim() > 4:
+        attn_mask = attn_mask.reshape(-1, *attn_mask.shape[-3:])
+    out = torch.ops.tensor_cast.attention(*flat, attn_mask, is_causal, scale, None, dropout_p)
+    shaped = out.reshape(*batch, heads, queries, value.shape[-1])
+    return shaped.squeeze(-3) if flat_input else shaped
+
+
+_DATA = ("meta_local_scalar_dense", "Tensor.item()", "nonzero", "data-dependent", "DataDependent", "aten::equal")
+
+
+def _explain(error: Exception, tracer: Tracer) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "/torch/" not in f.filename and "/tensor_cast/trace/" not in f.filename]
+    place = f"{own[-1].filename}:{own[-1].lineno}" if own else "the program"
+    what = " ".join(str(error).split()) or type(error).__name__
+    module = f"in module {tracer.stack.path!r}, " if tracer.stack.path else ""
+    op = f"op {tracer.running}" if tracer.running is not None else "before its first op"
+    text = f"the program cannot be traced: {module}{place}, {op}: {type(error).__name__}: {what[:300]}"
+    if any(word in text or word in repr(frames) for word in _DATA) or "cannot be called on meta" in what:
+        return f"{text}. The op needs the values of a tensor, which a trace does not have: give the size or value as a plain number."
+    return f"{text}. Check that the program runs with inputs of these shapes and types."
