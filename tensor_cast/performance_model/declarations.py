@@ -135,6 +135,7 @@ def _calling_frame() -> FrameType:
 _DECORATOR_MODULES = (
     "tensor_cast.performance_model.op_invoke_info",
     "tensor_cast.performance_model.op_estimator_registry",
+    "tensor_cast.performance_model.builtin.declare",
 )
 
 
