@@ -35,7 +35,9 @@ def make_document(simulation: Simulation) -> dict[str, Any]:
     totals = _totals(simulation, step_time_s)
     unpriced = sorted({row["op"] for row in rows if row["priced_by"] == "default"})
     registry_rows = make_registry_rows(simulation)
-    unused = [row["rule"] for row in registry_rows if row["outcome"] == "unused"]
+    unused = [
+        row["rule"] for row in registry_rows if row["outcome"] == "unused" and row["level"].startswith("user")
+    ]
     return {
         "schema_version": 1,
         "device": {"name": device.name, "sources": dict(device.sources)},
@@ -57,7 +59,7 @@ def make_document(simulation: Simulation) -> dict[str, Any]:
             "unused": unused,
             "disabled": [row["rule"] for row in registry_rows if row["outcome"] == "disabled"],
         },
-        "warnings": _warnings(simulation, unpriced, unused, rows, registry_rows),
+        "warnings": _warnings(simulation, unpriced, unused, rows),
     }
 
 
@@ -231,10 +233,9 @@ def _memory(simulation: Simulation) -> dict[str, Any]:
         "at_peak": [
             {
                 "bytes": holder.num_bytes,
-                "op": holder.op,
-                "module": holder.module,
+                "op": holder.op or holder.category,
+                "module": holder.module or holder.name,
                 "category": holder.category,
-                "tensor": holder.name,
             }
             for holder in memory.at_peak
         ],
@@ -256,7 +257,6 @@ def _warnings(
     unpriced: list[str],
     unused: list[str],
     rows: list[dict[str, Any]],
-    registry_rows: list[dict[str, Any]],
 ) -> list[str]:
     warnings = list(simulation.facts.notes)
     if unpriced:
@@ -265,10 +265,8 @@ def _warnings(
             f"{len(unpriced)} operators have no rule and were priced by their bytes alone ({share:.1%} of the time):"
             f" {', '.join(unpriced)}."
         )
-    user = {row["rule"] for row in registry_rows if row["level"].startswith("user")}
     for rule in unused:
-        if rule in user:
-            warnings.append(f"the rule {rule} was never asked for: no op of the run is its operator on this device.")
+        warnings.append(f"the rule {rule} was never asked for: no op of the run is its operator on this device.")
     for operator in simulation.registry.overridden():
         names = {call.operator for call in simulation.graph.calls}
         if operator not in names and not any(name.rpartition(".")[0] == operator for name in names):

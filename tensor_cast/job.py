@@ -19,7 +19,7 @@ from tensor_cast.hints import defaults_list, files_of
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-OK, USER_ERROR, FAILED, LOST = "ok", "user_error", "failed", "lost"
+OK, USER_ERROR, FAILED = "ok", "user_error", "failed"
 ROW_FILE = "row.json"
 _log = logging.getLogger("tensor_cast")
 
@@ -34,6 +34,12 @@ class Outcome:
     top: int = 0
     files: list[Path] = field(default_factory=list)
     workload: str | None = None
+
+
+# What this process's jobs came to. The launcher may run them in others: then their rows are in their folders.
+outcomes: list[Outcome] = []
+rows: list[tuple[int, dict[str, Any]]] = []
+sweep_folder: Path | None = None
 
 
 def run(cfg: DictConfig, folder: Path, chosen: Mapping[str, Any], conf_dirs: list[Path]) -> Outcome:
@@ -86,24 +92,15 @@ def _tell_shadowed(chosen: Mapping[str, Any], conf_dirs: list[Path]) -> None:
 
 def row_of(outcome: Outcome, swept: Mapping[str, Any], chosen: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A sweep's row for the job: flat, plain values; what was swept stands before ``status``."""
+    from tensor_cast.report.sweep import sweep_row
+
     document = outcome.document or {}
-    totals, memory = document.get("totals") or {}, document.get("memory") or {}
-    row: dict[str, Any] = {key: chosen.get(key) for key in ("device", "model", "workload")}
-    row["device"] = _name(document.get("device")) or row["device"]
-    row["model"] = _name(document.get("model")) or row["model"]
-    row["workload"] = outcome.workload or row["workload"]
-    return {
-        **row,
-        **swept,
-        "status": outcome.status,
-        "step_time_s": document.get("step_time_s"),
-        "tokens_per_s": document.get("tokens_per_s"),
-        "mfu": totals.get("mfu"),
-        "peak_bytes": memory.get("peak_bytes"),
-        "fits": memory.get("fits"),
-        "error": outcome.error,
-        "folder": str(folder),
-    }
+    named = {key: chosen.get(key) for key in ("device", "model", "workload")}
+    named["device"] = _name(document.get("device")) or named["device"]
+    named["model"] = _name(document.get("model")) or named["model"]
+    named["workload"] = outcome.workload or named["workload"]
+    row = sweep_row({**named, **swept}, outcome.document, outcome.status, outcome.error)
+    return {**row, "folder": str(folder)}
 
 
 def _name(value: object) -> str | None:
