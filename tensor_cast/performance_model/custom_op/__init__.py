@@ -1,0 +1,1 @@
+"""Users' own rules: every ``*.py`` dropped here whose name does not start with ``_`` is loaded at start."""
