@@ -51,7 +51,7 @@ class Dtype(StrEnum):
 
 @dataclass
 class DeviceConfig:
-    """A device file as composed. Every key may be absent: ``like`` inherits it, and the device's loader checks the rest."""
+    """A device file as composed. Any key may be absent: ``like`` inherits it, and the device's loader checks the rest."""
 
     name: str | None = None
     like: str | None = None
@@ -270,7 +270,9 @@ def _check_values(config: RunConfig) -> None:
             raise UserError(f"{key} must be at least {least}, got {value}.")
     for axis, word in _AXES.items():
         if (size := getattr(config.parallel, axis)) != 1:
-            raise UserError(f"parallel.{axis}={size}: {word} parallelism is not built yet, only parallel.{axis}=1 runs.")
+            raise UserError(
+                f"parallel.{axis}={size}: {word} parallelism is not built yet, only parallel.{axis}=1 runs."
+            )
     if config.quant.name != "none":
         raise UserError(f"quant.name={config.quant.name}: quantisation is not built yet, only quant=none runs.")
     if not isinstance(config.model.config, (Mapping, str, type(None))):
@@ -284,7 +286,7 @@ def _join_overrides(custom_op: CustomOpConfig) -> None:
 
 
 def join_overrides(tree: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    """Operators with their dots joined: ``{aten: {mm: {default: {scale: 2}}}}`` is ``{"aten.mm.default": {"scale": 2}}``.
+    """Operators with their dots joined: ``{aten: {mm: {scale: 2}}}`` becomes ``{"aten.mm": {"scale": 2}}``.
 
     Raises:
         UserError: a last word other than time_s, scale, estimator, or a value that it cannot have.

@@ -15,7 +15,11 @@ from tensor_cast.paths import data_dir, user_dirs
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 # What the config library says for programmers; everything from these words on is left out.
-_NOISE = re.compile(r"^(to append|config search path|search path|see |set the environment|\s+full_key|\s+reference_type|\s+object_type|either remove|or add a second)", re.I)  # fmt: skip
+_NOISE = re.compile(
+    r"to append|config search path|search path|see |set the environment|either remove|or add a second"
+    r"|\s+(full_key|reference_type|object_type)",
+    re.IGNORECASE,
+)
 
 
 def config_dirs(args: Sequence[str] = ()) -> list[Path]:
@@ -113,9 +117,9 @@ def explain(error: BaseException, args: Sequence[str] = ()) -> str:
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.full_key:
             return source + _argument(cause.full_key, args) + explain_value(cause)
-    if match := re.search(r"Could not (?:override|delete from config|delete)\.? '(?:\S*/)?([\w.]+)", text):
-        if not knows(match[1]):
-            return source + unknown_key(match[1])
+    match = re.search(r"Could not (?:override|delete from config|delete)\.? '(?:\S*/)?([\w.]+)", text)
+    if match and not knows(match[1]):
+        return source + unknown_key(match[1])
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return source + _first_lines(text[found.end() :] if found else text)

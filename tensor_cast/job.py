@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,9 +18,10 @@ from tensor_cast.hints import defaults_list, files_of
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-OK, USER_ERROR, FAILED = "ok", "user_error", "failed"
+OK, USER_ERROR, FAILED, LOST = "ok", "user_error", "failed", "lost"
 ROW_FILE = "row.json"
 _log = logging.getLogger("tensor_cast")
+_log_trace = logging.getLogger("tensor_cast.traceback")  # goes to the run's log file alone
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,7 @@ class Outcome:
     top: int = 0
     files: list[Path] = field(default_factory=list)
     workload: str | None = None
-
-
-# What this process's jobs came to. The launcher may run them in others: then their rows are in their folders.
-outcomes: list[Outcome] = []
-rows: list[tuple[int, dict[str, Any]]] = []
-sweep_folder: Path | None = None
+    trace: str = ""
 
 
 def run(cfg: DictConfig, folder: Path, chosen: Mapping[str, Any], conf_dirs: list[Path]) -> Outcome:
@@ -56,7 +51,8 @@ def run(cfg: DictConfig, folder: Path, chosen: Mapping[str, Any], conf_dirs: lis
     except UserError as error:
         return Outcome(USER_ERROR, str(error))
     except (Exception, SystemExit) as error:
-        return Outcome(FAILED, told(error, folder))
+        _log_trace.error("the program failed", exc_info=error)
+        return Outcome(FAILED, told(error, folder), trace="".join(traceback.format_exception(error)))
 
 
 def _simulate(config: RunConfig, folder: Path) -> Outcome:
@@ -73,10 +69,7 @@ def _simulate(config: RunConfig, folder: Path) -> Outcome:
 
 
 def told(error: BaseException, folder: Path | None = None) -> str:
-    """One line for an error of ours; the traceback goes to the run's log, and to stderr where it was asked for."""
-    logging.getLogger("tensor_cast.traceback").error("the program failed", exc_info=error)
-    if os.environ.get("TENSOR_CAST_TRACEBACK") == "1":
-        traceback.print_exception(error, file=sys.stderr)
+    """One line for an error of ours."""
     words = " ".join(str(error).split())
     where = f", with the traceback in {folder / 'run.log'}" if folder and (folder / "run.log").is_file() else ""
     return f"{type(error).__name__}{': ' + words if words else ''}. Please report this{where}."

@@ -1,6 +1,6 @@
 """Where configs are looked for: ours, then the ``conf`` folder where the user stands.
 
-Ours come first, so that a folder adds names and never takes over ``config.yaml``, as any other project's ``conf`` would.
+Ours come first, so that a folder adds names and never takes over ``config.yaml``: many projects have a ``conf``.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from tensor_cast.performance_model.pricing import Price, price_call
 from tensor_cast.performance_model.registry import Registry, Settings, builtin_rules, check_devices
 from tensor_cast.performance_model.roofline import MODELS
 from tensor_cast.timeline import Timeline, in_order
-from tensor_cast.trace.graph import Graph
-from tensor_cast.trace.tracing import trace_program
+from tensor_cast.tracing.graph import Graph
+from tensor_cast.tracing.program import trace_program
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensor_cast.trace.graph import Graph, Storage
+from tensor_cast.tracing.graph import Graph, Storage
 
 CATEGORIES = ("weights", "kv_cache", "activations", "gradients", "optimizer", "inputs", "temporaries")
 BLOCK_BYTES = 512  # what PyTorch's caching allocator rounds a request up to

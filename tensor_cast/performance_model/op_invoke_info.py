@@ -210,9 +210,8 @@ class OpInvokeInfo:
         results = self._results(schema, skip_outputs)
         input_storages = {tensor.untyped_storage()._cdata for tensor in self.tensors()}
         fresh = [tensor for tensor in results if tensor.untyped_storage()._cdata not in input_storages]
-        if results and not fresh and not mutated and not written and not skip_outputs:
-            return PerformanceProperties()  # every result is a view of an input
-        if not mutated and not written and getattr(self.func, "is_view", False):
+        is_view = getattr(self.func, "is_view", False) or (results and not fresh and not skip_outputs)
+        if is_view and not (schema and schema.is_mutable):
             return PerformanceProperties()
         return PerformanceProperties(
             memory_read_bytes=union_bytes(reads),

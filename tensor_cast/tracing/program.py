@@ -13,10 +13,10 @@ from torch import nn
 
 import tensor_cast.ops  # noqa: F401  (defines torch.ops.tensor_cast)
 from tensor_cast.errors import UserError
-from tensor_cast.trace.graph import Graph
-from tensor_cast.trace.meta import MetaCopy
-from tensor_cast.trace.modules import ModuleStack
-from tensor_cast.trace.tracer import Tracer
+from tensor_cast.tracing.graph import Graph
+from tensor_cast.tracing.meta import MetaCopy
+from tensor_cast.tracing.modules import ModuleStack
+from tensor_cast.tracing.tracer import Tracer
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Any]
 
@@ -239,7 +239,7 @@ _DATA = ("meta_local_scalar_dense", "Tensor.item()", "nonzero", "data-dependent"
 
 def _explain(error: Exception, tracer: Tracer) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/torch/" not in f.filename and "/tensor_cast/trace/" not in f.filename]
+    own = [f for f in frames if "/torch/" not in f.filename and "/tensor_cast/tracing/" not in f.filename]
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else "the program"
     what = " ".join(str(error).split()) or type(error).__name__
     module = f"in module {tracer.stack.path!r}, " if tracer.stack.path else ""

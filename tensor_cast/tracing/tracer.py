@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensor_cast.performance_model.op_invoke_info import tensors_in
-from tensor_cast.trace.graph import Graph, Op, OpCall, Storage, TensorSlot
-from tensor_cast.trace.modules import ModuleStack
+from tensor_cast.tracing.graph import Graph, Op, OpCall, Storage, TensorSlot
+from tensor_cast.tracing.modules import ModuleStack
 
 META = torch.device("meta")
 _Tensor = torch.Tensor
