@@ -228,7 +228,9 @@ def validate(cfg: DictConfig) -> RunConfig:
     except OmegaConfBaseException as error:
         raise UserError(explain_value(error)) from error
     device = {key: value for key, value in plain.pop("device").items() if value is not None and value != {}}
-    config = RunConfig(device=device, **{name: _build(_class_at(name), value) for name, value in plain.items()})
+    config = RunConfig(
+        device=device, **{str(name): _build(_class_at(str(name)), value) for name, value in plain.items()}
+    )
     if not config.model.config:
         config.model.config = None
     _join_overrides(config.custom_op)

@@ -89,7 +89,9 @@ class DeviceProfile:
         """The vector unit's peak in a dtype; float32's where the device names none (integers and narrow floats)."""
         rate = self.vector_ops_per_s.get(dtype) or self.vector_ops_per_s.get("float32")
         if rate is None:
-            raise UserError(f"device {self.name} has no vector peak: give device.vector_ops_per_s.float32=OPERATIONS_PER_S.")
+            raise UserError(
+                f"device {self.name} has no vector peak: give device.vector_ops_per_s.float32=OPERATIONS_PER_S."
+            )
         return rate
 
 
@@ -186,7 +188,13 @@ def _profile(data: dict[str, Any], where: str) -> DeviceProfile:
             raise UserError(f"{where}: {key} is missing; give it, or name a device to inherit from with like: NAME.")
     if not values.get("vector_ops_per_s"):
         raise UserError(f"{where}: vector_ops_per_s is missing; give it at least for float32.")
-    for key in ("memory_bytes", "memory_bandwidth_bytes_per_s", "cache_bytes", "cache_bandwidth_bytes_per_s", "num_cores"):
+    for key in (
+        "memory_bytes",
+        "memory_bandwidth_bytes_per_s",
+        "cache_bytes",
+        "cache_bandwidth_bytes_per_s",
+        "num_cores",
+    ):
         if key in values:
             values[key] = _number(values[key], f"{where}: {key}", positive=True)
     for key in ("launch_s", "context_bytes"):
@@ -221,7 +229,9 @@ def _rates(value: Any, key: str) -> dict[str, float]:
         if dtype not in RATE_NAMES:
             raise UserError(f"{key}: there is no dtype {dtype!r}.{did_you_mean(dtype, RATE_NAMES)}")
     return {
-        dtype: float(_number(rate, f"{key}.{dtype}", positive=True)) for dtype, rate in value.items() if rate is not None
+        dtype: float(_number(rate, f"{key}.{dtype}", positive=True))
+        for dtype, rate in value.items()
+        if rate is not None
     }
 
 
@@ -267,6 +277,8 @@ def _sources(value: Any, key: str) -> dict[str, str]:
     flat: dict[str, str] = {}
     for name, source in value.items():
         if not isinstance(source, str) or source.split(":")[0] not in SOURCE_KINDS:
-            raise UserError(f"{key}.{name} must read 'kind: reference' with kind {', '.join(SOURCE_KINDS)}; got {source!r}.")
+            raise UserError(
+                f"{key}.{name} must read 'kind: reference' with kind {', '.join(SOURCE_KINDS)}; got {source!r}."
+            )
         flat[str(name)] = source
     return flat

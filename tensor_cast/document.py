@@ -35,9 +35,7 @@ def make_document(simulation: Simulation) -> dict[str, Any]:
     totals = _totals(simulation, step_time_s)
     unpriced = sorted({row["op"] for row in rows if row["priced_by"] == "default"})
     registry_rows = make_registry_rows(simulation)
-    unused = [
-        row["rule"] for row in registry_rows if row["outcome"] == "unused" and row["level"].startswith("user")
-    ]
+    unused = [row["rule"] for row in registry_rows if row["outcome"] == "unused" and row["level"].startswith("user")]
     return {
         "schema_version": 1,
         "device": {"name": device.name, "sources": dict(device.sources)},
@@ -77,7 +75,12 @@ def op_rows(simulation: Simulation) -> list[dict[str, Any]]:
         if pattern is None:
             pattern = patterns[module] = _NUMBER.sub("*", module)
         properties = price.properties
-        if not price.time_s and not properties.read_bytes and not properties.write_bytes and price.priced_by == "builtin_properties":
+        if (
+            not price.time_s
+            and not properties.read_bytes
+            and not properties.write_bytes
+            and price.priced_by == "builtin_properties"
+        ):
             continue  # views and empty tensors
         key = (call.operator, pattern, phase, price.bound, price.priced_by, price.rule)
         row = groups.get(key)

@@ -10,7 +10,9 @@ _PACKAGE = Path(__file__).resolve().parent
 def data_dir(name: str) -> Path:
     """The shipped folder ``conf`` or ``custom_op``: inside the package once installed, beside it in a clone."""
     for candidate in (_PACKAGE.parent / name, _PACKAGE / name):
-        if candidate.is_dir() and (candidate.parent != _PACKAGE.parent or (_PACKAGE.parent / "pyproject.toml").is_file()):
+        if candidate.is_dir() and (
+            candidate.parent != _PACKAGE.parent or (_PACKAGE.parent / "pyproject.toml").is_file()
+        ):
             return candidate
     raise FileNotFoundError(f"the installation of tensor_cast lacks its folder {name!r}")
 

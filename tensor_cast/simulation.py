@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +188,7 @@ def simulate(
     """Trace one step of a program and price it on a device; see ``trace`` and ``price``."""
     _known_fusion(fusion)
     profile_of_device = load_device(device)
-    graph = trace(
-        program, *args, kwargs=kwargs, backward=backward, optimizer=optimizer, custom_op=custom_op, **named
-    )
+    graph = trace(program, *args, kwargs=kwargs, backward=backward, optimizer=optimizer, custom_op=custom_op, **named)
     simulation = price(graph, profile_of_device, custom_op=custom_op, performance_model=performance_model)
     simulation.facts.model = getattr(program, "__name__", type(program).__name__)
     return simulation
@@ -295,7 +294,9 @@ def _price(
         counted = registry.count(call)
         prices.append(price_call(info, counted, registry, model, device))
     if facts.strict:
-        unpriced = sorted({call.operator for call, price in zip(graph.calls, prices, strict=True) if price.priced_by == "default"})
+        unpriced = sorted(
+            {call.operator for call, price in zip(graph.calls, prices, strict=True) if price.priced_by == "default"}
+        )
         if unpriced:
             raise UserError(
                 f"custom_op.strict: no rule prices {', '.join(unpriced)}; write one with @register_op_estimator or"
@@ -312,4 +313,4 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value.value if hasattr(value, "value") and isinstance(value, str) else value
+    return value.value if isinstance(value, Enum) else value

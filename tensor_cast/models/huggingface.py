@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -27,11 +28,17 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
     except OSError as error:
-        raise UserError(f"model.config={config}: cannot be read ({error.strerror}); give the path of a config.json.") from error
+        raise UserError(
+            f"model.config={config}: cannot be read ({error.strerror}); give the path of a config.json."
+        ) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"model.config={config}: not a JSON file ({error}); give a Hugging Face config.json.") from error
+        raise UserError(
+            f"model.config={config}: not a JSON file ({error}); give a Hugging Face config.json."
+        ) from error
     if not isinstance(data, dict):
-        raise UserError(f"model.config={config}: a config.json is an object with model_type; got {type(data).__name__}.")
+        raise UserError(
+            f"model.config={config}: a config.json is an object with model_type; got {type(data).__name__}."
+        )
     return data
 
 
@@ -47,7 +54,9 @@ def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Modul
     where = f"model.config={config}" if isinstance(config, str) else "model.config"
     model_type = data.pop("model_type", None)
     if not isinstance(model_type, str):
-        raise UserError(f"{where}: model_type is missing; it names the kind of model, as in a Hugging Face config.json.")
+        raise UserError(
+            f"{where}: model_type is missing; it names the kind of model, as in a Hugging Face config.json."
+        )
     if model_type not in CONFIG_MAPPING:
         raise UserError(
             f"{where}: this transformers knows no model_type {model_type!r}.{did_you_mean(model_type, CONFIG_MAPPING.keys())}"
@@ -109,10 +118,9 @@ def prepare(module: nn.Module) -> None:
 
 
 def _set_implementations(model: Any) -> None:
-    try:
+    # a model that writes out its own attention keeps it: several ops
+    with contextlib.suppress(ValueError, NotImplementedError, AttributeError):
         model.set_attn_implementation(NAME)
-    except (ValueError, NotImplementedError, AttributeError):
-        pass  # a model that writes out its own attention keeps it: several ops
     for part in model.modules():
         config = getattr(part, "config", None)
         if hasattr(part, "has_gate") and config is not None:
@@ -145,6 +153,7 @@ def attention(
 
 def read_latent(model: nn.Module) -> None:
     """Have multi-head latent attention read its cache of latents directly (absorbed), instead of expanding it."""
+    module: Any
     for module in model.modules():
         if hasattr(module, "expand_kv") and hasattr(module, "kv_b_proj"):
             module.expand_kv = lambda latent, rotary: (latent, rotary)
@@ -193,9 +202,7 @@ def experts(
     return out[back].view(num_tokens, top_k, -1).sum(dim=1).to(hidden_states.dtype)
 
 
-def _grouped(
-    self: Any, rows: torch.Tensor, name: str, expert_of: torch.Tensor, ends: torch.Tensor
-) -> torch.Tensor:
+def _grouped(self: Any, rows: torch.Tensor, name: str, expert_of: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     weight = getattr(self, name)
     out = torch.ops.tensor_cast.grouped_matmul(
         rows.to(weight.dtype), weight if self.is_transposed else weight.transpose(1, 2), ends

@@ -84,7 +84,7 @@ def encoder_decoder(
     heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
     size = getattr(config, "d_kv", None) or config.d_model // heads
     layers = [CrossLayer(encoder_len if filled else 0) for _ in own.layers]
-    cross = Cache(layers=layers)
+    cross = Cache(layers=[*layers])
     if filled:
         for layer in layers:
             layer.fill(batch, heads, size, dtype)

@@ -136,7 +136,9 @@ def _inputs(model: Any, workload: Any) -> tuple[dict[str, Any], bool]:
     if config.is_encoder_decoder:
         inputs: dict[str, Any] = {"decoder_input_ids": _ids(batch, tokens)}
         if name == "input_features":
-            inputs[name] = torch.empty((batch, config.num_mel_bins, 2 * config.max_source_positions), dtype=dtype, device=META)
+            inputs[name] = torch.empty(
+                (batch, config.num_mel_bins, 2 * config.max_source_positions), dtype=dtype, device=META
+            )
         else:
             inputs["input_ids"] = _ids(batch, workload.encoder_len or tokens)
         return inputs, True
@@ -192,7 +194,9 @@ def _without_encoder(model: Any, workload: Any, inputs: dict[str, Any]) -> dict[
     from transformers.modeling_outputs import BaseModelOutput
 
     if model.main_input_name != "input_features" and workload.encoder_len is None:
-        raise UserError("workload=decode of an encoder-decoder needs workload.encoder_len=TOKENS, the encoder's length.")
+        raise UserError(
+            "workload=decode of an encoder-decoder needs workload.encoder_len=TOKENS, the encoder's length."
+        )
     shape = (workload.batch_size, _encoder_len(model, workload), model.config.d_model)
     hidden = torch.empty(shape, dtype=model.dtype, device=META)
     kept = {name: value for name, value in inputs.items() if name not in ("input_ids", "input_features")}
@@ -241,7 +245,9 @@ def _instance(target: str, args: Mapping[str, Any]) -> nn.Module:
             return found(**{str(name): value for name, value in args.items()})
     except Exception as error:
         what = " ".join(str(error).split())
-        raise UserError(f"model._target_={target}: model.args {dict(args)!r} do not make one: {type(error).__name__}: {what}.") from error
+        raise UserError(
+            f"model._target_={target}: model.args {dict(args)!r} do not make one: {type(error).__name__}: {what}."
+        ) from error
 
 
 def _input(name: Any, spec: Any) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     from tensor_cast.device import DeviceProfile
@@ -28,7 +28,7 @@ class Result:
 class PerformanceModel(ABC):
     """Prices the counts of a call. A model holds its own settings and no device."""
 
-    Result: ClassVar[type[Result]] = Result
+    Result: TypeAlias = Result
     name: ClassVar[str]
 
     @abstractmethod

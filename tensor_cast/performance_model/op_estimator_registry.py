@@ -10,7 +10,9 @@ from tensor_cast.performance_model.declarations import declare_rule
 Estimator = TypeVar("Estimator", bound=Callable[..., Any])
 
 
-def register_op_estimator(op: Any, device_profile: Any = None, override: bool = False) -> Callable[[Estimator], Estimator]:
+def register_op_estimator(
+    op: Any, device_profile: Any = None, override: bool = False
+) -> Callable[[Estimator], Estimator]:
     """Declare the decorated function as the estimator of an operator.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 
@@ -98,11 +98,6 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def element_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of one element as stored (packed types hold several values in one)."""
-    return tensor.element_size()
-
-
 def touched_bytes(tensor: torch.Tensor) -> TensorBytes:
     """Where a dense access to the tensor lands: expanded dimensions once, overlapping windows once.
 
@@ -117,7 +112,7 @@ def touched_bytes(tensor: torch.Tensor) -> TensorBytes:
             distinct *= length
             extent += (length - 1) * stride
     storage = tensor.untyped_storage()._cdata
-    return storage, tensor.storage_offset() * size, extent * size, min(distinct, extent) * size
+    return storage, int(tensor.storage_offset()) * size, extent * size, min(distinct, extent) * size
 
 
 def union_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -144,8 +139,8 @@ class OpInvokeInfo:
     Only shapes, strides and dtypes of the tensors mean anything: they live on meta.
     """
 
-    ComputeOps = ComputeOps
-    PerformanceProperties = PerformanceProperties
+    ComputeOps: TypeAlias = ComputeOps
+    PerformanceProperties: TypeAlias = PerformanceProperties
 
     def __init__(
         self,
@@ -245,7 +240,9 @@ class OpInvokeInfo:
 
     def _results(self, schema: Any, skip: set[int | str]) -> list[torch.Tensor]:
         out = self.out
-        outputs = [out] if schema is None or len(schema.returns) <= 1 or not isinstance(out, (list, tuple)) else list(out)
+        outputs = (
+            [out] if schema is None or len(schema.returns) <= 1 or not isinstance(out, (list, tuple)) else list(out)
+        )
         names = [item.name for item in schema.returns] if schema else []
         found: list[torch.Tensor] = []
         for position, value in enumerate(outputs):

@@ -45,7 +45,13 @@ def price_call(
         return price
     scale = override.scale
     return Price(
-        price.time_s * scale, price.launch_s * scale, price.bound, "override", OVERRIDE_ID, price.properties, price.rules
+        price.time_s * scale,
+        price.launch_s * scale,
+        price.bound,
+        "override",
+        OVERRIDE_ID,
+        price.properties,
+        price.rules,
     )
 
 
@@ -69,6 +75,4 @@ def _by_rules(
 
 
 def _given(result: Result, level: str, rule_id: str, counted: Counted) -> Price:
-    return Price(
-        result.execution_time_s, result.launch_s, result.bound, level, rule_id, counted.properties, (rule_id,)
-    )
+    return Price(result.execution_time_s, result.launch_s, result.bound, level, rule_id, counted.properties, (rule_id,))

@@ -75,11 +75,15 @@ class Registry:
         everything = list(rules)
         self._names = _rule_ids(everything)
         self.disabled = [rule for rule in everything if self._matches(rule, settings.disable)]
-        kept = _with_parameters([rule for rule in everything if rule not in self.disabled], settings.params, self._names)
+        kept = _with_parameters(
+            [rule for rule in everything if rule not in self.disabled], settings.params, self._names
+        )
         for pattern in settings.disable:
             if not any(self._matches(rule, [pattern]) for rule in everything):
                 names = [*self._names.values(), *(rule.operator for rule in everything)]
-                raise UserError(f"custom_op.disable: no rule or operator is called {pattern!r}.{did_you_mean(pattern, names)}")
+                raise UserError(
+                    f"custom_op.disable: no rule or operator is called {pattern!r}.{did_you_mean(pattern, names)}"
+                )
         self._rules: dict[tuple[str, str, str | None], Rule] = {}
         self.replaced: list[tuple[Rule, Rule]] = []
         for rule in kept:
@@ -231,7 +235,11 @@ def _with_parameters(
             given.update(params[name])
         for name, value in given.items():
             if name not in known:
-                has = f" It takes: {', '.join(known)}." if known else " It takes none (its keyword-only arguments are its parameters)."
+                has = (
+                    f" It takes: {', '.join(known)}."
+                    if known
+                    else " It takes none (its keyword-only arguments are its parameters)."
+                )
                 raise UserError(f"custom_op.params: {rule.short_id} has no parameter {name!r}.{has}")
             given[name] = coerce_parameter(rule, known[name], value)
         kept.append(rule.with_parameters(given) if given else rule)
@@ -251,7 +259,9 @@ def operator_of(name: str, key: str) -> str:
             if depth == 0 and not dir(found) and not hasattr(found, words[1] if len(words) > 1 else ""):
                 raise AttributeError(word)
         except (AttributeError, RuntimeError) as error:
-            choices = [n for n in (found.overloads() if hasattr(found, "overloads") else dir(found)) if not n.startswith("__")]
+            choices = [
+                n for n in (found.overloads() if hasattr(found, "overloads") else dir(found)) if not n.startswith("__")
+            ]
             near = did_you_mean(word, choices) if depth else ""
             raise UserError(f"{key}: there is no operator {name!r}.{near}") from error
     if len(words) not in (2, 3):
@@ -279,5 +289,3 @@ def default_registry() -> Registry:
 @lru_cache(maxsize=1)
 def builtin_rules() -> tuple[Rule, ...]:
     return tuple(known_rules(builtin.MODULES))
-
-

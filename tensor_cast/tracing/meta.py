@@ -95,7 +95,9 @@ class MetaCopy:
         }
         if not (captured or function.__closure__ or function.__defaults__ or function.__kwdefaults__):
             return function
-        scope = {**function.__globals__, **{name: self(value) for name, value in captured.items()}} if captured else None
+        scope = (
+            {**function.__globals__, **{name: self(value) for name, value in captured.items()}} if captured else None
+        )
         twin = types.FunctionType(
             function.__code__, scope or function.__globals__, function.__name__, None, function.__closure__
         )
@@ -115,7 +117,9 @@ class MetaCopy:
             content = cell.cell_contents
         except ValueError:  # not filled yet
             return cell
-        if isinstance(content, (torch.Tensor, torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)):
+        if isinstance(
+            content, (torch.Tensor, torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)
+        ):
             return types.CellType(self(content))
         if type(content) in (list, tuple, dict) and _holds_tensors(content):
             return types.CellType(self(content))

@@ -52,8 +52,9 @@ def trace_program(
     else:
         run, inputs, named = copies(program), copies(inputs), copies(named)
         roots = copies.modules
-    for root in roots if prepare is not None else ():
-        prepare(root)
+    if prepare is not None:
+        for root in roots:
+            prepare(root)
     stack = ModuleStack(roots)
     tracer = Tracer(stack)
     _register_parameters(tracer, roots)
@@ -93,7 +94,9 @@ def _run(
                 storage.category = "activations"
         losses = [leaf for leaf in _leaves(out) if leaf.requires_grad and leaf.is_floating_point()]
         if not losses:
-            raise UserError("backward=True: no floating-point output of the program depends on a tensor with requires_grad.")
+            raise UserError(
+                "backward=True: no floating-point output of the program depends on a tensor with requires_grad."
+            )
         torch.autograd.backward(losses, [torch.ones_like(leaf) for leaf in losses])
         del out, losses
         for parameter in parameters:
@@ -130,10 +133,11 @@ def _parameters(roots: list[nn.Module], arguments: Any) -> list[nn.Parameter]:
 def _make_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> Any:
     """The optimizer over the parameters; its foreach form, as on a device, where it has one."""
     if isinstance(factory, type) and issubclass(factory, torch.optim.Optimizer):
+        make: Any = factory
         try:
-            return factory(parameters, foreach=True)  # type: ignore[call-arg]
+            return make(parameters, foreach=True)
         except TypeError:
-            return factory(parameters)  # type: ignore[call-arg]
+            return make(parameters)
     stepper = factory(parameters)
     if not hasattr(stepper, "step"):
         raise UserError(f"optimizer= is a torch.optim class, or a function from parameters to one; got {stepper!r}.")
@@ -215,8 +219,10 @@ def _attention(
     if flat_input:
         query, key, value = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
         attn_mask = attn_mask.unsqueeze(-3) if attn_mask is not None and attn_mask.dim() > 2 else attn_mask
-    elif query.dim() == 4 and query.shape[0] == key.shape[0] == value.shape[0] and not (
-        is_causal and key.shape[-2] != query.shape[-2]
+    elif (
+        query.dim() == 4
+        and query.shape[0] == key.shape[0] == value.shape[0]
+        and not (is_causal and key.shape[-2] != query.shape[-2])
     ):
         return torch.ops.tensor_cast.attention(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
     *batch, heads, queries, _ = query.shape

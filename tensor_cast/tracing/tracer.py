@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,12 +43,12 @@ class Tracer(TorchDispatchMode):
             born = len(self.graph.ops) if category is None else -1
             self.graph.storages.append(Storage(storage.nbytes(), born, category or "temporaries", None, name))
             self._storages[key] = index
-            self._watches[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
+            self._watches[key] = weakref.ref(storage, partial(self._on_free, key))
         elif category is not None:
             self.graph.storages[index].category = category
         return index
 
-    def _freed(self, key: int) -> None:
+    def _on_free(self, key: int, _: Any) -> None:
         index = self._storages.pop(key, None)
         self._watches.pop(key, None)
         if index is not None:
@@ -91,7 +92,7 @@ class Tracer(TorchDispatchMode):
         writes: list[int] = []
         spec_out = self._encode(out, groups, writes)
         kinds = tuple(map(type, args))  # 1, 1.0 and True are equal, and three calls
-        key = (func, spec_args, kinds, spec_kwargs, spec_out)
+        key: Any = (func, spec_args, kinds, spec_kwargs, spec_out)
         try:
             call = self._calls.get(key)
         except TypeError:  # an argument that has no hash is told apart by what it prints
@@ -119,7 +120,7 @@ class Tracer(TorchDispatchMode):
         if isinstance(value, _Tensor):
             index = self.storage_of(value)
             storages.append(index)
-            offset_bytes = value.storage_offset() * value.dtype.itemsize
+            offset_bytes = int(value.storage_offset()) * value.dtype.itemsize
             group, first = groups.setdefault(index, (len(groups), offset_bytes))
             return TensorSlot(
                 tuple(value.shape), value.stride(), value.dtype, group, (offset_bytes - first) // value.dtype.itemsize
@@ -147,6 +148,6 @@ def _takes_device(func: Any) -> bool:
     known = _takes_device_cache.get(func)
     if known is None:
         schema = getattr(func, "_schema", None)
-        known = bool(schema) and any(argument.name == "device" for argument in schema.arguments)
+        known = schema is not None and any(argument.name == "device" for argument in schema.arguments)
         _takes_device_cache[func] = known
     return known

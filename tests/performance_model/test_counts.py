@@ -120,7 +120,9 @@ def test_attention_whole():
 
 
 def test_causal_attention_from_the_bottom_right():
-    properties = counted(ours.attention.default, meta(1, 1, 4, 8), meta(1, 1, 10, 8), meta(1, 1, 10, 16), None, True).properties
+    properties = counted(
+        ours.attention.default, meta(1, 1, 4, 8), meta(1, 1, 10, 8), meta(1, 1, 10, 16), None, True
+    ).properties
     assert properties.mma_ops == 1632  # 2 * 34 * (8 + 16)
     assert properties.needed_mma_ops == 2 * 40 * (8 + 16)
 
@@ -136,7 +138,9 @@ def test_latent_cache_is_read_once_whatever_the_heads():
     cache = bf16(3, 1000, 1, 576).transpose(1, 2)
     q = bf16(3, 128, 1, 576)
     out = ours.attention.default(q, cache, cache[..., :512])
-    properties = REGISTRY.properties(OpInvokeInfo(ours.attention.default, (q, cache, cache[..., :512]), {}, out)).properties
+    properties = REGISTRY.properties(
+        OpInvokeInfo(ours.attention.default, (q, cache, cache[..., :512]), {}, out)
+    ).properties
     assert properties.read_bytes == 3 * 1000 * 1152 + 2 * q.numel()
 
 
@@ -187,7 +191,9 @@ BYTES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("op", "args", "kwargs", "read", "written"), [row[1:] for row in BYTES], ids=[r[0] for r in BYTES])
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs", "read", "written"), [row[1:] for row in BYTES], ids=[r[0] for r in BYTES]
+)
 def test_bytes(op, args, kwargs, read, written):
     properties = counted(op, *args, **kwargs).properties
     assert (properties.read_bytes, properties.write_bytes) == (read, written)

@@ -44,7 +44,11 @@ def interpolation(info: OpInvokeInfo) -> PerformanceProperties:
     # a multiply-add for each neighbour: 1 nearest, 2 linear, 4 bilinear, 8 trilinear, 16 bicubic
     name = str(info.func)
     neighbours = next(
-        (n for word, n in (("nearest", 1), ("trilinear", 8), ("bilinear", 4), ("bicubic", 16), ("linear", 2)) if word in name),
+        (
+            n
+            for word, n in (("nearest", 1), ("trilinear", 8), ("bilinear", 4), ("bicubic", 16), ("linear", 2))
+            if word in name
+        ),
         8,
     )
     out = first_out(info)
