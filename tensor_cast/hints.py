@@ -25,7 +25,7 @@ _NOISE = re.compile(
 def config_dirs(args: Sequence[str] = ()) -> list[Path]:
     """The folders of configs in the order searched, with the one named by ``--config-dir``."""
     named: list[Path] = []
-    for flag, value in zip(args, [*args[1:], ""], strict=True):
+    for flag, value in zip(args, [*args[1:], ""], strict=False):
         if flag in ("--config-dir", "-cd"):
             named = [Path(value)]
         elif flag.startswith("--config-dir="):

@@ -154,7 +154,10 @@ def _why(place: str, error: BaseException) -> str:
             line = f":{trace.tb_lineno}"
         trace = trace.tb_next
     what = " ".join(str(error).split())
-    return f"{place}{line}: the file cannot be loaded: {type(error).__name__}: {what}. Mend it or leave it out; nothing of it was registered."
+    return (
+        f"{place}{line}: the file cannot be loaded: {type(error).__name__}: {what}. Mend it or leave it out; nothing of it"
+        " was registered."
+    )
 
 
 class _SiblingFinder(importlib.abc.MetaPathFinder):

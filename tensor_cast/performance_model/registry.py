@@ -184,7 +184,8 @@ class Registry:
         except (ImportError, AttributeError, ValueError) as error:
             names = [self.rule_id(rule) for rule in self.kept if rule.kind == "estimator"]
             raise UserError(
-                f"custom_op.overrides.{operator}.estimator: there is no estimator {name!r} (module:function).{did_you_mean(name, names)}"
+                f"custom_op.overrides.{operator}.estimator: there is no estimator {name!r} (module:function)."
+                f"{did_you_mean(name, names)}"
             ) from error
         return Rule("estimator", operator, None, found, module, getattr(found, "__module__", module), 0)
 

@@ -132,13 +132,13 @@ def _parameters(roots: list[nn.Module], arguments: Any) -> list[nn.Parameter]:
 
 def _make_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> Any:
     """The optimizer over the parameters; its foreach form, as on a device, where it has one."""
+    make: Any = factory
     if isinstance(factory, type) and issubclass(factory, torch.optim.Optimizer):
-        make: Any = factory
         try:
             return make(parameters, foreach=True)
         except TypeError:
             return make(parameters)
-    stepper = factory(parameters)
+    stepper: Any = make(parameters)
     if not hasattr(stepper, "step"):
         raise UserError(f"optimizer= is a torch.optim class, or a function from parameters to one; got {stepper!r}.")
     for group in getattr(stepper, "param_groups", ()):
@@ -252,5 +252,8 @@ def _explain(error: Exception, tracer: Tracer) -> str:
     op = f"op {tracer.running}" if tracer.running is not None else "before its first op"
     text = f"the program cannot be traced: {module}{place}, {op}: {type(error).__name__}: {what[:300]}"
     if any(word in text or word in repr(frames) for word in _DATA) or "cannot be called on meta" in what:
-        return f"{text}. The op needs the values of a tensor, which a trace does not have: give the size or value as a plain number."
+        return (
+            f"{text}. The op needs the values of a tensor, which a trace does not have: give the size or value as a plain"
+            " number."
+        )
     return f"{text}. Check that the program runs with inputs of these shapes and types."
