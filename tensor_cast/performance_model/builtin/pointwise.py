@@ -16,11 +16,13 @@ WEIGHTS = {
     "sigmoid_backward": 3, "tanh_backward": 3, "addcmul": 2, "addcdiv": 3, "lerp": 3, "log_sigmoid_forward": 8,
     "atan2": 10, "floor_divide": 3, "remainder": 4, "fmod": 4,
 }  # fmt: skip
+UNTAGGED = {"aten.floor_divide", "aten.floor_divide_", "aten.where", "aten.dropout", "aten.bernoulli"}
 FREE = {"_conj", "conj", "_neg_view", "alias", "detach", "lift_fresh", "lift"}
 
 
 def is_pointwise(info: OpInvokeInfo) -> bool:
-    return torch.Tag.pointwise in getattr(info.func, "tags", ())
+    """By PyTorch's tag, or one of the few that it forgot."""
+    return torch.Tag.pointwise in getattr(info.func, "tags", ()) or str(info.func).rpartition(".")[0] in UNTAGGED
 
 
 def count_pointwise(info: OpInvokeInfo) -> PerformanceProperties:

@@ -1,0 +1,217 @@
+"""Tracing: one op list on every route, module paths, phases, lifetimes, and a program left as it was."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import tensor_cast
+from tensor_cast.errors import UserError
+
+
+def operators(graph, phase=None):
+    return [graph.calls[op.call].operator for op in graph.ops if phase in (None, op.phase)]
+
+
+def kernels(graph):
+    return [name for name in operators(graph) if not getattr(_op(name), "is_view", False)]
+
+
+def _op(name):
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+MLP = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3))
+X = torch.randn(2, 5)
+
+
+def under(mode, function):
+    def run(*args):
+        with mode():
+            return function(*args)
+
+    return run
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_one_op_list_on_every_route(mode):
+    program = nn.ModuleDict({"mha": nn.MultiheadAttention(8, 2, batch_first=True), "norm": nn.LayerNorm(8)}).eval()
+
+    def run(x):
+        return program["norm"](program["mha"](x, x, x, need_weights=False)[0])
+
+    x = torch.randn(2, 3, 8)
+    assert operators(tensor_cast.trace(under(mode, run), x)) == operators(tensor_cast.trace(run, x))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_attention_is_one_op(mode, device):
+    q = torch.empty(1, 12, 64, 64, device=device, requires_grad=True)
+    graph = tensor_cast.trace(under(mode, F.scaled_dot_product_attention), q, q, q)
+    assert operators(graph) == ["tensor_cast.attention.default"]
+
+
+def test_attention_is_one_op_in_an_encoder_layer():
+    layer = nn.TransformerEncoderLayer(8, 2, batch_first=True).eval()
+    assert operators(tensor_cast.trace(layer, torch.randn(2, 3, 8))).count("tensor_cast.attention.default") == 1
+
+
+def test_module_paths_and_phases():
+    graph = tensor_cast.trace(MLP, X, optimizer=torch.optim.SGD)
+    products = [
+        (graph.calls[op.call].operator, op.module, op.phase)
+        for op in graph.ops
+        if "mm" in graph.calls[op.call].operator
+    ]
+    assert products == [
+        ("aten.addmm.default", "0", "forward"),
+        ("aten.addmm.default", "2", "forward"),
+        ("aten.mm.default", "2", "backward"),
+        ("aten.mm.default", "2", "backward"),
+        ("aten.mm.default", "0", "backward"),
+    ]  # the first layer's input needs no gradient
+    assert {op.phase for op in graph.ops} == {"forward", "backward", "optimizer"}
+
+
+def test_recompute_is_shown_as_recompute():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(5, 5)
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=False)
+
+    graph = tensor_cast.trace(Checkpointed(), torch.randn(2, 5), backward=True)
+    assert operators(graph, "recompute").count("aten.addmm.default") == 1
+    assert {op.module for op in graph.ops if op.phase == "recompute"} == {"inner"}
+
+
+def test_the_program_is_left_as_it_was():
+    model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tensor_cast.trace(model, X, optimizer=torch.optim.AdamW)
+    assert model.training and all(p.grad is None and p.device.type == "cpu" for p in model.parameters())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert torch.is_inference_mode_enabled() is False
+
+
+WEIGHT = torch.randn(5, 7)
+
+
+def _captures():
+    local = torch.randn(5, 7)
+    layer = nn.Linear(5, 7)
+    return {
+        "closure": lambda x: x @ local,
+        "global": lambda x: x @ WEIGHT,
+        "module in a closure": lambda x: layer(x),
+        "partial": functools.partial(torch.mm, mat2=local),
+        "bound method": layer.forward,
+        "default": lambda x, w=local: x @ w,
+    }
+
+
+@pytest.mark.parametrize("kind", _captures())
+def test_what_a_callable_captures_counts_as_meta(kind):
+    graph = tensor_cast.trace(_captures()[kind], X)
+    assert any("mm" in name for name in operators(graph))
+
+
+def test_a_captured_module_trains():
+    layer = nn.Linear(5, 7)
+    graph = tensor_cast.trace(lambda x: layer(x).sum(), X, backward=True)
+    assert "backward" in {op.phase for op in graph.ops} and layer.weight.grad is None
+
+
+def test_keyword_arguments_and_containers():
+    def program(batch, scale=1.0):
+        return batch["x"] * scale
+
+    assert operators(tensor_cast.trace(program, {"x": X}, kwargs={"scale": 2.0})) == ["aten.mul.Tensor"]
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_recurrent_layers_trace(kind):
+    graph = tensor_cast.trace(kind(5, 7, batch_first=True), torch.randn(2, 3, 5), backward=True)
+    assert {op.phase for op in graph.ops} == {"forward", "backward"}
+
+
+def test_a_value_that_a_trace_lacks_is_named_with_its_place():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UserError, match=r"in module 'gate', .*test_program\.py:\d+, op aten\.\S+.*values of a tensor"):
+        tensor_cast.trace(
+            nn.Sequential().append(nn.Identity()) and nn.ModuleDict({"gate": Gate()})["gate"] and _Outer(Gate()), X
+        )
+
+
+class _Outer(nn.Module):
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def forward(self, x):
+        return self.gate(x)
+
+
+def test_a_wrong_shape_is_told_in_one_sentence():
+    with pytest.raises(UserError, match=r"cannot be traced.*test_program\.py|cannot be traced.*linear"):
+        tensor_cast.trace(MLP, torch.randn(2, 6))
+
+
+def peak(program, *args, **kwargs):
+    return tensor_cast.simulate(program, *args, device="a100_sxm_80g", **kwargs).memory.peak_bytes
+
+
+def test_inputs_and_result_are_alive_together():
+    x = torch.empty(1024, 1024, dtype=torch.bfloat16)
+    assert peak(lambda x: (x + 1) * 2, x) == 6 * 2**20
+
+
+def test_a_chain_keeps_two_and_the_input():
+    def chain(x):
+        for _ in range(10):
+            x = torch.relu(x)
+        return x
+
+    assert peak(chain, torch.empty(1024, 1024, dtype=torch.bfloat16)) == 6 * 2**20  # the caller's x, one in, one out
+
+
+def test_results_that_are_dropped_at_once_are_freed():
+    def program(x):
+        for _ in range(5):
+            x.exp()
+
+    assert peak(program, torch.empty(1024, 1024)) == 2 * 4 * 2**20
+
+
+def test_what_backward_needs_stays_alive_and_checkpointing_frees_it():
+    class Block(nn.Module):
+        def __init__(self, checkpointed):
+            super().__init__()
+            self.up, self.down, self.checkpointed = nn.Linear(256, 1024), nn.Linear(1024, 256), checkpointed
+
+        def forward(self, x):
+            if self.checkpointed:
+                return checkpoint(lambda x: self.down(F.gelu(self.up(x))), x, use_reentrant=False)
+            return self.down(F.gelu(self.up(x)))
+
+    def tower(checkpointed):
+        return nn.Sequential(*(Block(checkpointed) for _ in range(8)))
+
+    x = torch.empty(1024, 256)
+    kept, freed = peak(tower(False), x, backward=True), peak(tower(True), x, backward=True)
+    assert kept > 8 * 9_437_184 and freed < kept - 40e6
+
+
+def test_the_hundredth_run_says_what_the_first_said():
+    answers = {(s := tensor_cast.simulate(MLP, X, device="h20")).step_time_s + s.memory.peak_bytes for _ in range(60)}
+    assert len(answers) == 1
