@@ -250,7 +250,7 @@ def _explain(error: Exception, tracer: Tracer) -> str:
     what = " ".join(str(error).split()) or type(error).__name__
     module = f"in module {tracer.stack.path!r}, " if tracer.stack.path else ""
     op = f"op {tracer.running}" if tracer.running is not None else "before its first op"
-    text = f"the program cannot be traced: {module}{place}, {op}: {type(error).__name__}: {what[:300]}"
+    text = f"the program cannot be traced: {module}{place}, {op}: {type(error).__name__}: {what[:300].rstrip('.')}"
     if any(word in text or word in repr(frames) for word in _DATA) or "cannot be called on meta" in what:
         return (
             f"{text}. The op needs the values of a tensor, which a trace does not have: give the size or value as a plain"

@@ -108,12 +108,16 @@ class Tracer(TorchDispatchMode):
         node = _current_node()
         if node is None:
             if torch.is_grad_enabled():
-                self._paths[torch.autograd._get_sequence_nr() - 1] = self.stack.path
+                self._remember_path()
             return self.stack.path, self.phase
         if torch.is_grad_enabled():
-            self._paths[torch.autograd._get_sequence_nr() - 1] = self.stack.path
+            self._remember_path()
             return self.stack.path, "recompute"
         return self._paths.get(node._sequence_nr(), ""), "backward"
+
+    def _remember_path(self) -> None:
+        """The module of the autograd node that was made for the running op; later ops without a node change nothing."""
+        self._paths.setdefault(torch.autograd._get_sequence_nr() - 1, self.stack.path)
 
     def _encode(self, value: Any, groups: dict[int, tuple[int, int]], storages: list[int]) -> Any:
         """A hashable stand-in for an argument: slots for tensors, tuples for lists."""

@@ -82,14 +82,14 @@ def test_recompute_is_shown_as_recompute():
     class Checkpointed(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = nn.Linear(5, 5)
+            self.inner = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5))
 
         def forward(self, x):
             return checkpoint(self.inner, x, use_reentrant=False)
 
     graph = tensor_cast.trace(Checkpointed(), torch.randn(2, 5), backward=True)
     assert operators(graph, "recompute").count("aten.addmm.default") == 1
-    assert {op.module for op in graph.ops if op.phase == "recompute"} == {"inner"}
+    assert {op.module for op in graph.ops if op.phase == "recompute"} == {"inner.0", "inner.1", "inner.2"}
 
 
 def test_the_program_is_left_as_it_was():
@@ -148,9 +148,7 @@ def test_a_value_that_a_trace_lacks_is_named_with_its_place():
             return x if x.sum() > 0 else -x
 
     with pytest.raises(UserError, match=r"in module 'gate', .*test_program\.py:\d+, op aten\.\S+.*values of a tensor"):
-        tensor_cast.trace(
-            nn.Sequential().append(nn.Identity()) and nn.ModuleDict({"gate": Gate()})["gate"] and _Outer(Gate()), X
-        )
+        tensor_cast.trace(_Outer(Gate()), X)
 
 
 class _Outer(nn.Module):
@@ -163,7 +161,7 @@ class _Outer(nn.Module):
 
 
 def test_a_wrong_shape_is_told_in_one_sentence():
-    with pytest.raises(UserError, match=r"cannot be traced.*test_program\.py|cannot be traced.*linear"):
+    with pytest.raises(UserError, match=r"cannot be traced: in module '0', .*op aten\.addmm\.default.*reduction dim"):
         tensor_cast.trace(MLP, torch.randn(2, 6))
 
 
