@@ -57,9 +57,13 @@ def _shown(rule: Rule) -> Rule:
     return replace(rule, shown_module=_shown_names.get(rule.module, rule.module))
 
 
+def scanned_folder() -> Path:
+    """Where files are loaded from at every start."""
+    return Path(__file__).parent / "custom_op"
+
+
 def _load_scanned() -> list[types.ModuleType]:
-    folder = Path(importlib.import_module("tensor_cast.performance_model").__path__[0]) / "custom_op"
-    files = sorted(path for path in folder.glob("*.py") if not path.name.startswith("_"))
+    files = sorted(path for path in scanned_folder().glob("*.py") if not path.name.startswith("_"))
     return [_load_file(path, SCANNED_PACKAGE) for path in files]
 
 
