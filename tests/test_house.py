@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tensor_cast
-import tensor_cast.ops  # noqa: F401
+import tensor_cast.ops
 from tensor_cast.paths import data_dir
 
 PACKAGE = Path(tensor_cast.__file__).parent
