@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ LEVELS = (
     "measured",
     "default",
 )
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 def make_document(simulation: Simulation) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def make_document(simulation: Simulation) -> dict[str, Any]:
     step_time_s = simulation.step_time_s
     totals = _totals(simulation, step_time_s)
     unpriced = sorted({row["op"] for row in rows if row["priced_by"] == "default"})
-    registry_rows = make_registry_rows(simulation)
+    registry_rows = simulation.registry_rows()
     unused = [row["rule"] for row in registry_rows if row["outcome"] == "unused" and row["level"].startswith("user")]
     return {
         "schema_version": 1,
@@ -64,16 +62,9 @@ def make_document(simulation: Simulation) -> dict[str, Any]:
 def op_rows(simulation: Simulation) -> list[dict[str, Any]]:
     """Ops grouped by operator, module pattern, phase and price, the longest first."""
     graph, prices = simulation.graph, simulation.prices
-    counts: dict[tuple[int, str, str], int] = defaultdict(int)
-    for op in graph.ops:
-        counts[op.call, op.module, op.phase] += 1
-    patterns: dict[str, str] = {}
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for (index, module, phase), calls in counts.items():
+    for index, pattern, phase, calls in graph.tally:
         price, call = prices[index], graph.calls[index]
-        pattern = patterns.get(module)
-        if pattern is None:
-            pattern = patterns[module] = _NUMBER.sub("*", module)
         properties = price.properties
         if (
             not price.time_s
@@ -115,50 +106,42 @@ def op_rows(simulation: Simulation) -> list[dict[str, Any]]:
 def make_registry_rows(simulation: Simulation) -> list[dict[str, Any]]:
     """One row a rule: its place and what became of it."""
     registry, graph = simulation.registry, simulation.graph
-    calls = [0] * len(graph.calls)
-    for op in graph.ops:
-        calls[op.call] += 1
-    asked: dict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-    by_operator: dict[str, str] = {}
-    for index, price in enumerate(simulation.prices):
-        asked[price.rule][0] += calls[index]
-        asked[price.rule][1] += calls[index] * price.time_s
-        by_operator[graph.calls[index].operator] = price.rule
-    used_for = {(price.rule, graph.calls[i].operator) for i, price in enumerate(simulation.prices)}
+    asked: dict[tuple[str, str], tuple[int, float]] = {}
+    priced_by: dict[str, str] = {}
+    named: dict[str, list[str]] = defaultdict(list)
+    for call, times, price in zip(graph.calls, graph.times_made, simulation.prices, strict=True):
+        operator = call.operator
+        before = asked.get((price.rule, operator), (0, 0.0))
+        asked[price.rule, operator] = (before[0] + times, before[1] + times * price.time_s)
+        if operator not in priced_by:
+            for name in (operator, operator.rpartition(".")[0]):
+                named[name].append(operator)
+        priced_by[operator] = price.rule
     replaced = {id(old): new for old, new in registry.replaced}
     rows = []
     for rule in registry.kept:
-        rows.append(_rule_row(simulation, rule, used_for, by_operator, replaced, calls))
+        rule_id = registry.rule_id(rule)
+        mine = named.get(rule.operator, [])
+        won = [asked[rule_id, operator] for operator in mine if (rule_id, operator) in asked]
+        calls, time_s = sum(part[0] for part in won), sum(part[1] for part in won)
+        outcome, note = ("won", "") if won else _why_not(simulation, rule, mine, priced_by, replaced)
+        rows.append(_row(simulation, rule, outcome, calls, time_s, note))
     for rule in registry.disabled:
         rows.append(_row(simulation, rule, "disabled", 0, 0.0, "custom_op.disable"))
     return rows
 
 
-def _rule_row(
-    simulation: Simulation,
-    rule: Rule,
-    used_for: set[tuple[str, str]],
-    by_operator: dict[str, str],
-    replaced: dict[int, Rule],
-    calls: list[int],
-) -> dict[str, Any]:
-    rule_id = simulation.registry.rule_id(rule)
-    mine = [op for op in by_operator if op == rule.operator or op.rpartition(".")[0] == rule.operator]
-    won = [op for op in mine if (rule_id, op) in used_for]
-    num_calls, time_s = 0, 0.0
-    for index, price in enumerate(simulation.prices):
-        if price.rule == rule_id and simulation.graph.calls[index].operator in won:
-            num_calls += calls[index]
-            time_s += calls[index] * price.time_s
-    if won:
-        return _row(simulation, rule, "won", num_calls, time_s, "")
+def _why_not(
+    simulation: Simulation, rule: Rule, mine: list[str], priced_by: dict[str, str], replaced: dict[int, Rule]
+) -> tuple[str, str]:
+    """(outcome, note) of a rule that priced nothing."""
     if id(rule) in replaced:
-        return _row(simulation, rule, "lost", 0, 0.0, f"replaced by {simulation.registry.rule_id(replaced[id(rule)])}")
+        return "lost", f"replaced by {simulation.registry.rule_id(replaced[id(rule)])}"
     if rule.device is not None and rule.device != simulation.device.name:
-        return _row(simulation, rule, "unused", 0, 0.0, f"for {rule.device} only")
+        return "unused", f"for {rule.device} only"
     if mine:
-        return _row(simulation, rule, "lost", 0, 0.0, f"{mine[0]} was priced by {by_operator[mine[0]]}")
-    return _row(simulation, rule, "unused", 0, 0.0, "no op of the run asked for it")
+        return "lost", f"{mine[0]} was priced by {priced_by[mine[0]]}"
+    return "unused", "no op of the run asked for it"
 
 
 def _row(simulation: Simulation, rule: Rule, outcome: str, calls: int, time_s: float, note: str) -> dict[str, Any]:
@@ -178,10 +161,7 @@ def _row(simulation: Simulation, rule: Rule, outcome: str, calls: int, time_s: f
 
 def _time_by_bound(simulation: Simulation) -> dict[str, float]:
     times = dict.fromkeys(BOUNDS, 0.0)
-    calls = [0] * len(simulation.graph.calls)
-    for op in simulation.graph.ops:
-        calls[op.call] += 1
-    for count, price in zip(calls, simulation.prices, strict=True):
+    for count, price in zip(simulation.graph.times_made, simulation.prices, strict=True):
         times["launch"] += count * price.launch_s
         times[price.bound] += count * (price.time_s - price.launch_s)
     return times
@@ -192,15 +172,15 @@ def _totals(simulation: Simulation, step_time_s: float) -> dict[str, Any]:
     totals: dict[str, Any] = dict.fromkeys(names, 0)
     model_flops = busy_s = 0.0
     rates = simulation.device.matrix_ops_per_s
-    for op in simulation.graph.ops:
-        properties = simulation.prices[op.call].properties
+    for index, _, phase, times in simulation.graph.tally:
+        properties = simulation.prices[index].properties
         for name in names:
-            totals[name] += getattr(properties, name)
-        if op.phase != "recompute":
-            model_flops += properties.needed_mma_ops
+            totals[name] += times * getattr(properties, name)
+        if phase != "recompute":
+            model_flops += times * properties.needed_mma_ops
         for dtype, ops in properties.compute_ops.items():
             rate = rates.get(rate_name(dtype))
-            busy_s += ops.mma_ops / rate if rate else 0.0
+            busy_s += times * ops.mma_ops / rate if rate else 0.0
     executed = totals["mma_ops"]
     hfu = busy_s / step_time_s if step_time_s and busy_s else None
     totals |= {

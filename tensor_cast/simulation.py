@@ -61,6 +61,7 @@ class Simulation:
         self.timeline: Timeline = in_order(time_s[calls] if len(calls) else np.zeros(0))
         self._memory: MemoryProfile | None = None
         self._document: dict[str, Any] | None = None
+        self._registry_rows: list[dict[str, Any]] | None = None
 
     @property
     def step_time_s(self) -> float:
@@ -81,7 +82,9 @@ class Simulation:
 
     def registry_rows(self) -> list[dict[str, Any]]:
         """Every rule: where it came from, and whether it won, lost, or was never asked for."""
-        return make_registry_rows(self)
+        if self._registry_rows is None:
+            self._registry_rows = make_registry_rows(self)
+        return self._registry_rows
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Each op in time order, for the timeline's file."""

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import CodeType, FrameType
 from typing import Any, Literal, TypeVar
 
@@ -44,19 +45,19 @@ class Rule:
     parameters: tuple[tuple[str, Any], ...] = ()
     generation: int = 0
 
-    @property
+    @cached_property
     def qualname(self) -> str:
         return getattr(self.function, "__qualname__", type(self.function).__name__)
 
-    @property
+    @cached_property
     def is_builtin(self) -> bool:
         return self.module.startswith(BUILTIN_PACKAGE)
 
-    @property
+    @cached_property
     def level(self) -> str:
         return f"{'builtin' if self.is_builtin else 'user'}_{self.kind}"
 
-    @property
+    @cached_property
     def short_id(self) -> str:
         """``module:function``; a registry adds ``@operator`` where a module has several rules under one name."""
         return f"{self.shown_module or self.module}:{self.qualname}"

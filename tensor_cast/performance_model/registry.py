@@ -75,9 +75,9 @@ class Registry:
         everything = list(rules)
         self._names = _rule_ids(everything)
         self.disabled = [rule for rule in everything if self._matches(rule, settings.disable)]
-        kept = _with_parameters(
-            [rule for rule in everything if rule not in self.disabled], settings.params, self._names
-        )
+        kept = [rule for rule in everything if rule not in self.disabled] if self.disabled else everything
+        if settings.params:
+            kept = _with_parameters(kept, settings.params, self._names)
         for pattern in settings.disable:
             if not any(self._matches(rule, [pattern]) for rule in everything):
                 names = [*self._names.values(), *(rule.operator for rule in everything)]
@@ -165,6 +165,8 @@ class Registry:
         self._rules[key] = rule
 
     def _matches(self, rule: Rule, patterns: list[str]) -> bool:
+        if not patterns:
+            return False
         names = (self.rule_id(rule), rule.short_id, rule.operator, rule.qualname)
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 

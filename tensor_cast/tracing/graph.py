@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,22 @@ class Graph:
     storages: list[Storage] = field(default_factory=list)
     parameter_bytes: int = 0
     num_parameters: int = 0
+
+    @cached_property
+    def tally(self) -> list[tuple[int, str, str, int]]:
+        """(distinct call, module pattern, phase, how often): modules that differ in a number alone are one pattern."""
+        counted = Counter((op.call, op.module, op.phase) for op in self.ops)
+        patterns = {module: _NUMBER.sub("*", module) for module in {module for _, module, _ in counted}}
+        joined: Counter[tuple[int, str, str]] = Counter()
+        for (call, module, phase), times in counted.items():
+            joined[call, patterns[module], phase] += times
+        return [(call, pattern, phase, times) for (call, pattern, phase), times in joined.items()]
+
+    @cached_property
+    def times_made(self) -> list[int]:
+        """How often each distinct call is made."""
+        times = Counter(op.call for op in self.ops)
+        return [times[call] for call in range(len(self.calls))]
 
     def __len__(self) -> int:
         return len(self.ops)
