@@ -63,6 +63,22 @@ def test_the_plan_can_fail():
     assert upward("report", "from tensor_cast import simulation") == []
 
 
+def imports_hydra(source):
+    return any(
+        name.split(".")[0] == "hydra"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    )
+
+
+def test_hydra_stays_at_the_door():
+    users = {str(path.relative_to(PACKAGE)) for path in FILES if imports_hydra(path.read_text())}
+    assert users == {"run.py", "hints.py", "search_path.py"}
+    assert imports_hydra("def f():\n    from hydra.errors import HydraException")
+    assert not imports_hydra("from tensor_cast import hydra_like")
+
+
 def test_nothing_else_stands_at_the_top():
     top = data_dir("conf").parent
     named = {path.name for path in top.iterdir() if not path.name.startswith(".")}

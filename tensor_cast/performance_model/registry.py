@@ -18,10 +18,10 @@ from tensor_cast.performance_model.declarations import (
     BUILTIN_PACKAGE,
     Rule,
     coerce_parameter,
-    declared_modules,
     keyword_parameters,
     known_rules,
 )
+from tensor_cast.performance_model.loading import process_rules
 from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, PerformanceProperties
 from tensor_cast.performance_model.results import call_rule, check_properties, check_result
 
@@ -284,9 +284,8 @@ def check_devices(rules: Iterable[Rule], known: Iterable[str]) -> None:
 
 
 def default_registry() -> Registry:
-    """Built-in rules and those declared by the process so far (for a call priced by hand)."""
-    user = [name for name in declared_modules() if not name.startswith(BUILTIN_PACKAGE)]
-    return Registry([*builtin_rules(), *known_rules(user)])
+    """Built-in rules and those that count in every run of the process (for a call priced by hand)."""
+    return Registry([*builtin_rules(), *process_rules()])
 
 
 @lru_cache(maxsize=1)

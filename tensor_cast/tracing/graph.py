@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +15,7 @@ from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSlot:
+class TensorSlot(NamedTuple):
     """A tensor of a call. ``group``: tensors of the call that share a storage; ``offset``: elements from its first."""
 
     shape: tuple[int, ...]
@@ -52,7 +51,7 @@ class OpCall:
                 self.func,
                 tuple(maker.restore(value) for value in self.args),
                 {name: maker.restore(value) for name, value in self.kwargs},
-                tuple(map(maker.restore, self.out)) if isinstance(self.out, tuple) else maker.restore(self.out),
+                maker.result(self.out),
             )
         return self._info
 
@@ -137,6 +136,11 @@ class _TensorMaker:
             first = min(_first_byte(slot) for slot in members)
             last = max(_first_byte(slot) + _extent_bytes(slot) for slot in members)
             self._shared[group] = (torch.UntypedStorage(max(last - first, 0), device="meta"), -first)
+
+    def result(self, value: Any) -> Any:
+        """A result as an operator hands it over: a tensor, or a tuple of them."""
+        restored = self.restore(value)
+        return tuple(restored) if isinstance(restored, list) else restored
 
     def restore(self, value: Any) -> Any:
         if isinstance(value, TensorSlot):

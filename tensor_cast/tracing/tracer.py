@@ -33,6 +33,11 @@ class Tracer(TorchDispatchMode):
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._paths: dict[int, str] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while a trace runs, so the guard against it, paid on every call, is not needed."""
+        return False
+
     def storage_of(self, tensor: torch.Tensor, category: str | None = None, name: str = "") -> int:
         """The index of a tensor's storage; a new one is born now, as a temporary unless a category is given."""
         storage = tensor.untyped_storage()
@@ -122,13 +127,17 @@ class Tracer(TorchDispatchMode):
     def _encode(self, value: Any, groups: dict[int, tuple[int, int]], storages: list[int]) -> Any:
         """A hashable stand-in for an argument: slots for tensors, tuples for lists."""
         if isinstance(value, _Tensor):
-            index = self.storage_of(value)
+            index = self._storages.get(value.untyped_storage()._cdata)
+            if index is None:
+                index = self.storage_of(value)
             storages.append(index)
-            offset_bytes = int(value.storage_offset()) * value.dtype.itemsize
-            group, first = groups.setdefault(index, (len(groups), offset_bytes))
-            return TensorSlot(
-                tuple(value.shape), value.stride(), value.dtype, group, (offset_bytes - first) // value.dtype.itemsize
-            )
+            dtype, offset = value.dtype, int(value.storage_offset())
+            known = groups.get(index)
+            if known is None:
+                known = groups[index] = (len(groups), offset * dtype.itemsize)
+            # the first of a group stands at 0, so that a call on another slice of a tensor is the same call
+            shifted = offset - known[1] // dtype.itemsize
+            return TensorSlot(tuple(value.shape), value.stride(), dtype, known[0], shifted)
         kind = type(value)
         if kind is list or kind is tuple:
             return tuple([self._encode(item, groups, storages) for item in value])

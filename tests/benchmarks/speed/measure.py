@@ -49,7 +49,9 @@ def whole_command(model: str, cls: str, pairs: int) -> None:
         times = [(seconds(run, folder), seconds([sys.executable, "-c", floor], folder)) for _ in range(pairs + 1)][1:]
     ratio = statistics.median(ours / floor for ours, floor in times)
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"{model}: {statistics.median(t[0] for t in times):.2f} s, {ratio:.2f} of the floor, at most {memory:.0f} MiB")
+    print(
+        f"{model}: {statistics.median(t[0] for t in times):.2f} s, {ratio:.2f} of the floor, at most {memory:.0f} MiB"
+    )
 
 
 def in_process(pairs: int) -> None:
