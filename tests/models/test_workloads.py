@@ -37,10 +37,10 @@ def calls(result, operator):
 @pytest.mark.parametrize("model", [*DECODERS, *ENCODER_DECODERS, *ENCODERS])
 @pytest.mark.parametrize("kind", ["prefill", "forward"])
 def test_prefill_and_forward(model, kind):
-    result = simulate(model, kind, batch_size=2, seq_len=32)
-    document = result.report()
-    assert document["step_time_s"] > 0 and not document["unpriced_ops"]
-    assert document["totals"]["model_flops"] > 0
+    for device in ("ascend910b", "h100_sxm", "mi300x", "l4"):
+        document = simulate(model, kind, device, batch_size=2, seq_len=32).report()
+        assert document["step_time_s"] > 0 and not document["unpriced_ops"]
+        assert document["totals"]["model_flops"] > 0
 
 
 @pytest.mark.breadth
