@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,15 @@ def _find(device: str | Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The mapping of a device file. An unchanged file is parsed once a process."""
+    try:
+        return copy.deepcopy(_parsed(path, path.stat().st_mtime_ns))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, changed_ns: int) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

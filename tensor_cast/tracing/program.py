@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,9 +67,11 @@ def trace_program(
         for tensor, category in resident():
             storage = tracer.graph.storages[tracer.storage_of(tensor, category)]
             storage.born, storage.died = -1, None
-    except (UserError, AssertionError, KeyboardInterrupt):
+    except UserError:
         raise
     except Exception as error:
+        if isinstance(error, AssertionError) and _raised_here(error):
+            raise
         raise UserError(_explain(error, tracer)) from error
     return tracer.graph
 
@@ -170,6 +173,7 @@ def _surroundings(stack: ModuleStack, tracer: Tracer) -> Iterator[None]:
         exits.enter_context(stack)
         exits.enter_context(_inference_mode_as_no_grad())
         exits.enter_context(_whole_attention())
+        exits.enter_context(_no_accelerator_needed())
         if "torch._dynamo" in sys.modules:
             exits.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -193,6 +197,38 @@ def _inference_mode_as_no_grad() -> Iterator[None]:
         yield
     finally:
         mode.__enter__, mode.__exit__ = enter, leave  # type: ignore[method-assign]
+
+
+@contextmanager
+def _no_accelerator_needed() -> Iterator[None]:
+    """The program's tensors are on the device already: a move to an accelerator of any name is none."""
+    tensor_to = torch.Tensor.to
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor_to(self, *map(_on_meta, args), **{name: _on_meta(value) for name, value in kwargs.items()})
+
+    def here(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self
+
+    with ExitStack() as exits:
+        for name, method in (("to", to), ("cuda", here), ("xpu", here), ("npu", here)):
+            exits.callback(_restore(torch.Tensor, name))
+            setattr(torch.Tensor, name, method)
+        yield
+
+
+def _on_meta(value: Any) -> Any:
+    """The meta device in place of an accelerator's; anything else as it is."""
+    name = value.type if isinstance(value, torch.device) else value.partition(":")[0] if type(value) is str else None
+    return torch.device("meta") if name in ("cuda", "npu", "xpu", "mps", "hpu", "privateuseone") else value
+
+
+def _restore(cls: type, name: str) -> Callable[[], None]:
+    """What puts an attribute of a class back as it is now."""
+    if name in vars(cls):
+        before = vars(cls)[name]
+        return lambda: setattr(cls, name, before)
+    return lambda: delattr(cls, name)
 
 
 @contextmanager
@@ -238,6 +274,11 @@ def _attention(
     out = torch.ops.tensor_cast.attention(*flat, attn_mask, is_causal, scale, None, dropout_p)
     shaped = out.reshape(*batch, heads, queries, value.shape[-1])
     return shaped.squeeze(-3) if flat_input else shaped
+
+
+def _raised_here(error: Exception) -> bool:
+    """Whether the innermost frame is one of this package's."""
+    return "tensor_cast" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
 
 
 _DATA = ("meta_local_scalar_dense", "Tensor.item()", "nonzero", "data-dependent", "DataDependent", "aten::equal")

@@ -61,7 +61,8 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.running = func
+        if func.namespace != "profiler":
+            self.running = func
         on_meta = on_host = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, _Tensor):

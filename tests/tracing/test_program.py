@@ -213,3 +213,44 @@ def test_what_backward_needs_stays_alive_and_checkpointing_frees_it():
 def test_the_hundredth_run_says_what_the_first_said():
     answers = {(s := tensor_cast.simulate(MLP, X, device="h20")).step_time_s + s.memory.peak_bytes for _ in range(60)}
     assert len(answers) == 1
+
+
+MOVES = [
+    (lambda x: x.to("cuda"), []),
+    (lambda x: x.cuda(), []),
+    (lambda x: x.to(torch.device("cuda", 1)), []),
+    (lambda x: x.to(device="npu:0", dtype=torch.bfloat16), ["aten._to_copy.default"]),
+    (lambda x: x.cpu(), ["aten._to_copy.default"]),
+]
+
+
+@pytest.mark.parametrize(("move", "expected"), MOVES)
+def test_the_programs_tensors_are_on_the_device_already(move, expected):
+    assert operators(tensor_cast.trace(move, X)) == expected
+    assert "to" not in vars(torch.Tensor) and not hasattr(torch.Tensor, "npu")
+
+
+def test_an_assertion_of_the_program_is_the_users():
+    def program(x):
+        assert x.shape[0] == 3, "three rows"
+
+    with pytest.raises(UserError, match=r"test_program\.py:\d+.*AssertionError: three rows"):
+        tensor_cast.trace(program, X)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_a_users_own_hugging_face_model(implementation):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 99,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=2, attn_implementation=implementation)).eval()
+    ids, mask = torch.zeros(2, 7, dtype=torch.long), torch.ones(2, 7, dtype=torch.long)
+    graph = tensor_cast.trace(model, ids, attention_mask=mask, position_ids=torch.arange(7)[None], use_cache=False)
+    assert operators(graph).count("tensor_cast.attention.default") == 2
+    assert model.config._attn_implementation == implementation
