@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -25,7 +26,7 @@ from tensor_cast.performance_model.loading import process_rules
 from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, PerformanceProperties
 from tensor_cast.performance_model.results import call_rule, check_properties, check_result
 
-LEVELS = ("user_estimator", "builtin_estimator", "user_properties", "builtin_properties")
+_log = logging.getLogger("tensor_cast")
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ class Registry:
                     " custom_op.disable."
                 )
             self.replaced.append((old, rule))
+            _log.info("%s replaces %s for %s", self.rule_id(rule), self.rule_id(old), rule.operator)
         self._rules[key] = rule
 
     def _matches(self, rule: Rule, patterns: list[str]) -> bool:

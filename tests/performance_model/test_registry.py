@@ -115,12 +115,14 @@ def test_an_estimator_goes_before_properties_and_can_read_their_counts(round_dev
     assert simulate(round_device, path).step_time_s == 77
 
 
-def test_two_rules_of_the_users_need_override_and_the_error_names_both_places(round_device, ops_file):
+def test_two_rules_of_the_users_need_override_and_the_error_names_both_places(round_device, ops_file, caplog):
     one, two = ops_file(estimator("a", 1.0), "one.py"), ops_file(estimator("b", 2.0), "two.py")
     with pytest.raises(UserError, match=r"(?s)one\.py:7.*two\.py:7.*override=True"):
         simulate(round_device, one, two)
     three = ops_file(estimator("c", 3.0, override=True), "three.py")
-    assert simulate(round_device, one, three).step_time_s == 3.0
+    with caplog.at_level("INFO", logger="tensor_cast"):
+        assert simulate(round_device, one, three).step_time_s == 3.0
+    assert caplog.messages == ["three:c replaces one:a for aten.mm.default"]
 
 
 def test_parameters_are_keyword_only_arguments(round_device, ops_file):
