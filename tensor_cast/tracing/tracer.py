@@ -66,8 +66,11 @@ class Tracer(TorchDispatchMode):
         on_meta = on_host = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, _Tensor):
-                on_meta, on_host = on_meta or value.is_meta, on_host or not value.is_meta
-            elif type(value) is list or type(value) is tuple:
+                if value.is_meta:
+                    on_meta = True
+                else:
+                    on_host = True
+            elif type(value) is list:
                 for tensor in tensors_in(value):
                     on_meta, on_host = on_meta or tensor.is_meta, on_host or not tensor.is_meta
         if on_host:
@@ -91,12 +94,13 @@ class Tracer(TorchDispatchMode):
         """Write down one call and its result."""
         groups: dict[int, tuple[int, int]] = {}
         reads: list[int] = []
-        spec_args = tuple(self._encode(value, groups, reads) for value in args)
+        encode = self._encode
+        spec_args = tuple([encode(value, groups, reads) for value in args])
         spec_kwargs = (
-            tuple((name, self._encode(value, groups, reads)) for name, value in kwargs.items()) if kwargs else ()
+            tuple([(name, encode(value, groups, reads)) for name, value in kwargs.items()]) if kwargs else ()
         )
         writes: list[int] = []
-        spec_out = self._encode(out, groups, writes)
+        spec_out = encode(out, groups, writes)
         kinds = tuple(map(type, args))  # 1, 1.0 and True are equal, and three calls
         key: Any = (func, spec_args, kinds, spec_kwargs, spec_out)
         try:
@@ -132,13 +136,15 @@ class Tracer(TorchDispatchMode):
             if index is None:
                 index = self.storage_of(value)
             storages.append(index)
-            dtype, offset = value.dtype, int(value.storage_offset())
+            dtype = value.dtype
             known = groups.get(index)
-            if known is None:
-                known = groups[index] = (len(groups), offset * dtype.itemsize)
             # the first of a group stands at 0, so that a call on another slice of a tensor is the same call
-            shifted = offset - known[1] // dtype.itemsize
-            return TensorSlot(tuple(value.shape), value.stride(), dtype, known[0], shifted)
+            if known is None:
+                group = len(groups)
+                groups[index] = (group, int(value.storage_offset()) * dtype.itemsize)
+                return TensorSlot(value.shape, value.stride(), dtype, group, 0)
+            shifted = int(value.storage_offset()) - known[1] // dtype.itemsize
+            return TensorSlot(value.shape, value.stride(), dtype, known[0], shifted)
         kind = type(value)
         if kind is list or kind is tuple:
             return tuple([self._encode(item, groups, storages) for item in value])
