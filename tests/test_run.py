@@ -70,6 +70,7 @@ MISTAKES = [
     (["device=t4", *SMALL], "bfloat16", "float16"),
     (["custom_op=[flash_atention]"], "flash_atention", "flash_attention"),
     (["custom_op.modules=[absent]"], "absent", "custom_op.modules"),
+    (["custom_op.modules=[empty]"], "empty", "declares no rule"),
     (["custom_op.disable=[nothing_like_it]"], "nothing_like_it", "custom_op.disable"),
     (["custom_op.overrides.aten.mmm.default.scale=2", *SMALL], "aten.mmm.default", "mm"),
     (["custom_op.overrides.aten.mm.default.sclae=2"], "sclae", "scale"),
@@ -83,6 +84,8 @@ MISTAKES = [
     ("args", "what", "way_out"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(command, tmp_path, args, what, way_out):
+    (tmp_path / "custom_op").mkdir()
+    (tmp_path / "custom_op" / "empty.py").write_text("x = 1")
     code, out, err = command(*args)
     assert code == 2 and out == ""
     assert what in err and way_out in err and "+" not in err.replace("+workload", "")

@@ -31,13 +31,21 @@ def load_modules(names: Sequence[str], scan: bool) -> list[Rule]:
     Raises:
         UserError: a module that cannot be found or loaded, with file, line and reason; nothing of it stays registered.
     """
-    rules: dict[int, Rule] = {}
-    modules = [*(_load_scanned() if scan else []), *(_load_named(name) for name in names)]
-    for module in modules:
-        found = [rule for member in _closure(module) for rule in rules_of(member)]
-        for rule in found:
-            rules[id(rule)] = rule
+    rules = {id(rule): rule for module in (_load_scanned() if scan else []) for rule in _rules_with(module)}
+    for name in names:
+        found = _rules_with(_load_named(name))
+        if not found:
+            raise UserError(
+                f"custom_op.modules: {name} declares no rule; decorate a function with @register_op_estimator or"
+                " @OpInvokeInfo.register_op_properties, or leave it out."
+            )
+        rules |= {id(rule): rule for rule in found}
     return [_shown(rule) for rule in rules.values()]
+
+
+def _rules_with(module: types.ModuleType) -> list[Rule]:
+    """The rules of a module and of its siblings that it uses."""
+    return [rule for member in _closure(module) for rule in rules_of(member)]
 
 
 def process_rules() -> list[Rule]:

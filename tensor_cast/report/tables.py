@@ -152,7 +152,7 @@ def _with_names(
 def top_ops(document: Document, top: int, width: int) -> Parts:
     """The ops that take longest, summed over their shapes."""
     merged = _merged(document, *_OP_KEYS)
-    rows = merged[: max(0, top)]
+    rows = merged[: max(0, min(top, 5))]
     if not rows:
         return []
     many_phases = len({row["phase"] for row in merged}) > 1
@@ -187,7 +187,7 @@ def unpriced(document: Document, top: int) -> Parts:
     times = {row["op"]: row for row in _merged(document, "op", "priced_by") if row["priced_by"] == "default"}
     nothing = {"time_s": None, "share": None, "calls": 0}
     ops = sorted(document.get("unpriced_ops") or (), key=lambda op: -(times.get(op, nothing)["time_s"] or 0.0))
-    rows = [(*_numbers(times.get(op, nothing)), plain(op)) for op in ops[: max(0, top)]]
+    rows = [(*_numbers(times.get(op, nothing)), plain(op)) for op in ops[: max(0, min(top, 5))]]
     if not ops:
         return []
     more = [text(f"and {len(ops) - len(rows)} more")] if len(ops) > len(rows) else []
@@ -223,7 +223,7 @@ def memory(document: Document) -> Parts:
 
 def at_peak(document: Document, top: int, width: int) -> Parts:
     """The largest storages alive at the peak, by the op that made them."""
-    held = ((document.get("memory") or {}).get("at_peak") or ())[: max(0, top)]
+    held = ((document.get("memory") or {}).get("at_peak") or ())[: max(0, min(top, 5))]
     cells = [(format_bytes(row.get("bytes")), plain(row.get("category"))) for row in held]
     names = [(plain(row.get("op") or None), plain(row.get("module") or None)) for row in held]
     return [_with_names(("bytes", "category", "op", "module"), cells, names, width)] if held else []

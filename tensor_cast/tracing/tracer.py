@@ -96,9 +96,7 @@ class Tracer(TorchDispatchMode):
         reads: list[int] = []
         encode = self._encode
         spec_args = tuple([encode(value, groups, reads) for value in args])
-        spec_kwargs = (
-            tuple([(name, encode(value, groups, reads)) for name, value in kwargs.items()]) if kwargs else ()
-        )
+        spec_kwargs = tuple([(name, encode(value, groups, reads)) for name, value in kwargs.items()]) if kwargs else ()
         writes: list[int] = []
         spec_out = encode(out, groups, writes)
         kinds = tuple(map(type, args))  # 1, 1.0 and True are equal, and three calls
