@@ -65,6 +65,8 @@ def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Modul
     try:
         settings = CONFIG_MAPPING[model_type](**data)
         build = _model_class(settings, where)
+        if build.config_class is not None and not isinstance(settings, build.config_class):
+            settings = settings.get_text_config(decoder=True)  # the language model of a composite config
         before = torch.get_default_dtype()
         torch.set_default_dtype(dtype)
         try:
@@ -122,9 +124,15 @@ def _set_implementations(model: Any) -> None:
     with contextlib.suppress(ValueError, NotImplementedError, AttributeError):
         model.set_attn_implementation(NAME)
     for part in model.modules():
+        if hasattr(part, "warn_if_padding_and_no_attention_mask"):
+            part.warn_if_padding_and_no_attention_mask = _no_warning
         config = getattr(part, "config", None)
         if hasattr(part, "has_gate") and config is not None:
             config._experts_implementation = NAME
+
+
+def _no_warning(*args: Any) -> None:
+    """In place of a check of the ids' values."""
 
 
 def attention(

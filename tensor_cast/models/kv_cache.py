@@ -6,9 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    EncoderDecoderCache,
+    LinearAttentionCacheLayerMixin,
+)
 
 META = torch.device("meta")
+_ATTENTION = (
+    "update",
+    "get_seq_length",
+    "get_mask_sizes",
+)  # what a layer of states and keys leaves to its key-value part
 
 
 class PreallocatedLayer(CacheLayerMixin):
@@ -71,16 +84,43 @@ class CrossLayer(PreallocatedLayer):
 
 
 def preallocated(config: Any, context_len: int) -> Cache:
-    """A cache for a decoder's layers, by its (text) config."""
+    """A cache for a decoder's layers, of the kinds that its config names; its key-value layers are preallocated."""
+    cache = DynamicCache(config=config)
     windows = _windows(config)
-    return Cache(layers=[PreallocatedLayer(context_len, window) for window in windows])
+    if len(cache.layers) < len(windows):  # a decoder whose config counts its layers apart, or names no kinds
+        return Cache(layers=[PreallocatedLayer(context_len, window) for window in windows])
+    for index, layer in enumerate(cache.layers):
+        window = getattr(layer, "sliding_window", None)
+        if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
+            cache.layers[index] = PreallocatedLayer(context_len, window)
+        elif isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, DynamicLayer):
+            layer.attention = PreallocatedLayer(context_len, window)
+            for name in _ATTENTION:
+                setattr(layer, name, getattr(layer.attention, name))
+    return cache
+
+
+def keeps_states(cache: Any) -> bool:
+    """Whether some layer keeps states that only running the context makes (state-space models, linear attention)."""
+    return any(not isinstance(layer, PreallocatedLayer) for layer in getattr(cache, "layers", ()))
+
+
+def take_states(cache: Cache, primed: Cache) -> None:
+    """Give ``cache`` the layers of one that has run the context, but for its preallocated ones."""
+    for index, layer in enumerate(cache.layers):
+        other = primed.layers[index]
+        if isinstance(layer, PreallocatedLayer):
+            continue
+        kept = {name: vars(layer)[name] for name in (*_ATTENTION, "attention") if name in vars(layer)}
+        layer.__dict__.update(vars(other))
+        layer.__dict__.update(kept)
 
 
 def encoder_decoder(
     config: Any, context_len: int, encoder_len: int, batch: int, dtype: torch.dtype, filled: bool
 ) -> EncoderDecoderCache:
     """Self-attention and cross-attention caches; ``filled``: the encoder's keys and values are there (decode)."""
-    own = preallocated(config, context_len)
+    own = Cache(layers=[PreallocatedLayer(context_len, window) for window in _windows(config)])
     heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
     size = getattr(config, "d_kv", None) or config.d_model // heads
     layers = [CrossLayer(encoder_len if filled else 0) for _ in own.layers]
@@ -100,13 +140,18 @@ def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
         yield from tensors_of(cache.cross_attention_cache)
         return
     for layer in cache.layers:
-        if layer.cache is not None:
-            yield layer.cache
+        whole = getattr(getattr(layer, "attention", layer), "cache", None)
+        if whole is not None:
+            yield whole
+        for name in ("keys", "values", "conv_states", "recurrent_states"):
+            held = getattr(layer, name, None)
+            states = list(held.values()) if isinstance(held, dict) else [held]
+            yield from (state for state in states if isinstance(state, torch.Tensor))
 
 
 def _windows(config: Any) -> list[int | None]:
     num_layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
-    num_layers = num_layers or config.num_hidden_layers
+    num_layers = int(num_layers or getattr(config, "num_hidden_layers", None) or 0)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or ["sliding_attention" if window else "full_attention"] * num_layers
     return [window if kind == "sliding_attention" else None for kind in kinds[:num_layers]]

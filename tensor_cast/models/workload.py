@@ -16,6 +16,7 @@ from tensor_cast.errors import UserError, did_you_mean
 from tensor_cast.models.program import Program
 
 META = torch.device("meta")
+CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # what models call it
 
 
 def build_program(model: Any, workload: Any, fusion: str) -> Program:
@@ -68,8 +69,15 @@ def _inference(model: Any, workload: Any, kind: str) -> Program:
                 )
             notes.append(f"{type(model).__name__} has no KV cache: prefill ran as one forward step.")
         else:
-            cache = _cache(model, workload, kind)
-            inputs |= {_cache_name(model): cache, "use_cache": True}
+            try:
+                cache = _cache(model, workload, kind)
+            except Exception as error:
+                what = " ".join(str(error).split())[:300].rstrip(".")
+                raise UserError(
+                    f"workload={kind}: no cache can be made for {type(model).__name__}: {type(error).__name__}: {what}."
+                    " Run workload=forward."
+                ) from error
+            inputs |= {_cache_name(model): cache} | ({"use_cache": True} if "use_cache" in _parameters(model) else {})
     if cache is None and counts_tokens and "use_cache" in _parameters(model):
         inputs["use_cache"] = False
     if kind in ("prefill", "decode") and str(workload.logits) == "last" and "logits_to_keep" in _parameters(model):
@@ -162,7 +170,7 @@ def _image_size(config: Any) -> tuple[int, int]:
 
 
 def _is_decoder(model: Any) -> bool:
-    return bool(model.can_generate() and "use_cache" in _parameters(model))
+    return bool(model.can_generate() and {"use_cache", *CACHE_NAMES} & set(_parameters(model)))
 
 
 def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
@@ -170,7 +178,7 @@ def _parameters(model: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _cache_name(model: Any) -> str:
-    return next((name for name in ("cache", "past_key_values") if name in _parameters(model)), "past_key_values")
+    return next((name for name in CACHE_NAMES if name in _parameters(model)), CACHE_NAMES[0])
 
 
 def _encoder_len(model: Any, workload: Any) -> int:
@@ -180,13 +188,20 @@ def _encoder_len(model: Any, workload: Any) -> int:
 
 
 def _cache(model: Any, workload: Any, kind: str) -> Any:
-    from tensor_cast.models.kv_cache import encoder_decoder, preallocated
+    from tensor_cast.models.kv_cache import encoder_decoder, keeps_states, preallocated, take_states
 
     context_len = workload.context_len
     if model.config.is_encoder_decoder:
         length = _encoder_len(model, workload)
         return encoder_decoder(model.config, context_len, length, workload.batch_size, model.dtype, kind == "decode")
-    return preallocated(model.config.get_text_config(decoder=True), context_len)
+    config = model.config.get_text_config(decoder=True)
+    cache = preallocated(config, context_len)
+    if context_len and keeps_states(cache):
+        primed = preallocated(config, 0)
+        with torch.no_grad():
+            model(_ids(workload.batch_size, context_len), use_cache=True, **{_cache_name(model): primed})
+        take_states(cache, primed)
+    return cache
 
 
 def _without_encoder(model: Any, workload: Any, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -117,3 +117,40 @@ def test_memory_of_weights_is_that_of_the_parameters():
     assert simulate("llama", "prefill", seq_len=8).report()["memory"]["weights_bytes"] == pytest.approx(
         2 * 8_030_261_248, rel=1e-4
     )
+
+
+STATES = {  # model_type, what makes it small
+    "mamba2": {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "vocab_size": 99},
+    "jamba": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "vocab_size": 99, "num_experts": 4},
+    "gemma3_text": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6, "num_attention_heads": 4,
+                    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 99, "sliding_window": 32},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+@pytest.mark.parametrize("model_type", STATES)
+def test_models_with_states_and_windows(model_type, kind):
+    config = RunConfig(
+        device={"name": "l4", "like": "l4"},
+        model=ModelConfig(name=model_type, config={"model_type": model_type, **STATES[model_type]}),
+        workload=WorkloadConfig(
+            kind=Kind(kind), seq_len=1 if kind == "decode" else 16, context_len=64 if kind == "decode" else 0
+        ),
+    )
+    document = simulation.simulate_config(config).report()
+    assert document["step_time_s"] > 0 and document["memory"]["kv_cache_bytes"] > 0
+    assert not document["unpriced_ops"]
+
+
+def test_a_sliding_layer_keeps_its_window():
+    sizes = STATES["gemma3_text"]
+    config = RunConfig(
+        device={"name": "l4", "like": "l4"},
+        model=ModelConfig(name="g", config={"model_type": "gemma3_text", **sizes}),
+        workload=WorkloadConfig(kind=Kind.decode, seq_len=1, context_len=99, batch_size=3),
+    )
+    # five layers of six slide: 32 tokens, the sixth keeps 100; 2 heads of 16, keys and values, bfloat16
+    assert (
+        simulation.simulate_config(config).report()["memory"]["kv_cache_bytes"] == 3 * (5 * 32 + 100) * 2 * 2 * 16 * 2
+    )
