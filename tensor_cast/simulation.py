@@ -155,6 +155,7 @@ def trace(
         backward=backward,
         optimizer=optimizer,
         prepare=huggingface.prepare,
+        within=huggingface.values_unknown,
     )
 
 
@@ -252,6 +253,7 @@ def _traced(config: Any, modules: list[str]) -> tuple[Graph, Program]:
             optimizer=program.optimizer,
             modules=[program.module],
             resident=program.resident,
+            within=huggingface.values_unknown,
         )
         program.run, program.inputs, program.resident = _spent, {}, tuple
         while len(_graphs) >= 4:  # a sweep's jobs come model by model or device by device

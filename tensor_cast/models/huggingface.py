@@ -6,7 +6,8 @@ import contextlib
 import copy
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,6 @@ def _model_class(settings: Any, where: str) -> Any:
 
 def prepare(module: nn.Module) -> None:
     """Have a model's attention and experts run as whole ops. Modules of other libraries are left as they are."""
-    import sys
-
     if "transformers" not in sys.modules:
         return
     from transformers.integrations.moe import ExpertsInterface
@@ -124,15 +123,21 @@ def _set_implementations(model: Any) -> None:
     with contextlib.suppress(ValueError, NotImplementedError, AttributeError):
         model.set_attn_implementation(NAME)
     for part in model.modules():
-        if hasattr(part, "warn_if_padding_and_no_attention_mask"):
-            part.warn_if_padding_and_no_attention_mask = _no_warning
         config = getattr(part, "config", None)
         if hasattr(part, "has_gate") and config is not None:
             config._experts_implementation = NAME
 
 
-def _no_warning(*args: Any) -> None:
-    """In place of a check of the ids' values."""
+@contextlib.contextmanager
+def values_unknown() -> Iterator[None]:
+    """While a program is traced: transformers takes every tensor for one whose values it must not look at."""
+    modules = [sys.modules.get(f"transformers.{name}") for name in ("masking_utils", "modeling_utils")]
+    with contextlib.ExitStack() as exits:
+        for module in modules:
+            if module is not None and hasattr(module, "is_tracing"):
+                exits.callback(setattr, module, "is_tracing", module.is_tracing)
+                module.is_tracing = lambda *args: True  # type: ignore[attr-defined]
+        yield
 
 
 def attention(

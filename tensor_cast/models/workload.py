@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tensor_cast.errors import UserError, did_you_mean
+from tensor_cast.models import huggingface
 from tensor_cast.models.program import Program
 
 META = torch.device("meta")
@@ -32,8 +33,6 @@ def build_program(model: Any, workload: Any, fusion: str) -> Program:
             "no model: write model=NAME (a file of conf/model), model=hf model.config=PATH for a config.json, or"
             " model=module model._target_=pkg.Class."
         )
-    from tensor_cast.models import huggingface
-
     built = huggingface.build_model(model.config, _dtype(str(workload.dtype), "workload.dtype"))
     kind = str(workload.kind)
     if kind == "train":
@@ -198,7 +197,7 @@ def _cache(model: Any, workload: Any, kind: str) -> Any:
     cache = preallocated(config, context_len)
     if context_len and keeps_states(cache):
         primed = preallocated(config, 0)
-        with torch.no_grad():
+        with torch.no_grad(), huggingface.values_unknown():
             model(_ids(workload.batch_size, context_len), use_cache=True, **{_cache_name(model): primed})
         take_states(cache, primed)
     return cache

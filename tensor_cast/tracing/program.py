@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ def trace_program(
     prepare: Callable[[nn.Module], None] | None = None,
     modules: list[nn.Module] | None = None,
     resident: Callable[[], Iterable[tuple[torch.Tensor, str]]] = tuple,
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Graph:
     """Trace one step of ``program(*args, **kwargs)``.
 
@@ -41,6 +42,7 @@ def trace_program(
         backward: also the backward of the sum of its floating-point outputs. optimizer: a torch.optim class or factory; its
             first step follows (it implies backward).
         prepare: called with each module of the copy before it runs.
+        within: makes a context that the program runs in.
         resident: asked at the end for tensors that were there all along, with what their memory counts as ("kv_cache").
 
     Raises:
@@ -62,7 +64,7 @@ def trace_program(
     for tensor in _leaves([inputs, named]):
         tracer.storage_of(tensor, "inputs", "input")
     try:
-        with _surroundings(stack, tracer):
+        with _surroundings(stack, tracer), within():
             _run(tracer, run, inputs, named, roots, backward or optimizer is not None, optimizer)
         for tensor, category in resident():
             storage = tracer.graph.storages[tracer.storage_of(tensor, category)]
