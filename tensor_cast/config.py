@@ -163,6 +163,7 @@ class _Choices:
     performance_model: PerformanceModelConfig = field(default_factory=PerformanceModelConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
     report: ReportConfig = field(default_factory=ReportConfig)
+    hints: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -179,11 +180,11 @@ class RunConfig(_Choices):
     device: dict[str, Any] = field(default_factory=dict)
 
 
-GROUPS = (*sorted(f.name for f in dataclasses.fields(Schema)), "experiment")
+GROUPS = (*sorted(f.name for f in dataclasses.fields(Schema) if f.name != "hints"), "experiment")
 # Mappings that take new keys on the command line; their names are checked by who reads them.
 _OPEN = (
     "custom_op.params", "custom_op.overrides", "custom_op.chosen", "model.config", "model.args", "model.inputs",
-    "device.matrix_ops_per_s", "device.vector_ops_per_s", "device.efficiency", "device.sources",
+    "device.matrix_ops_per_s", "device.vector_ops_per_s", "device.efficiency", "device.sources", "hints",
 )  # fmt: skip
 _AT_LEAST = {
     "workload.batch_size": 1, "workload.seq_len": 1, "workload.context_len": 0, "workload.encoder_len": 1,
@@ -213,7 +214,7 @@ def validate(cfg: DictConfig) -> RunConfig:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    from tensor_cast.hints import explain_value
+    from tensor_cast.refusals import explain_value
 
     try:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(cfg))
@@ -255,7 +256,9 @@ def _check_keys(plain: Mapping[Any, Any], cls: type, prefix: str = "") -> None:
             _check_keys(value, ChosenConfig, f"{prefix}chosen.{choice}.")
 
 
-def _build(cls: type, plain: Mapping[str, Any]) -> Any:
+def _build(cls: type | None, plain: Mapping[str, Any]) -> Any:
+    if cls is None:
+        return dict(plain)
     value = cls(**plain)
     if isinstance(value, CustomOpConfig):
         value.chosen = {name: ChosenConfig(**chosen) for name, chosen in plain["chosen"].items()}
@@ -351,7 +354,7 @@ def unknown_key(key: str, groups: tuple[str, ...] = GROUPS) -> str:
     while (parent := key.rpartition(".")[0]) and _class_at(parent) is None:
         key = parent  # the first part of the path that does not exist
     parent, _, name = key.rpartition(".")
-    siblings = [f.name for f in dataclasses.fields(_class_at(parent))] if parent else [*groups]
+    siblings = [f.name for f in dataclasses.fields(_class_at(parent))] if parent else [*groups, "hints"]
     near = [f"{parent}.{match}" if parent else match for match in difflib.get_close_matches(name, siblings, 2, 0.6)]
     if not near:
         everywhere = {f"{group}.{child}": child for group in groups for child in _children(group)}

@@ -241,7 +241,7 @@ def _warnings(
     unused: list[str],
     rows: list[dict[str, Any]],
 ) -> list[str]:
-    warnings = list(simulation.facts.notes)
+    warnings = [*simulation.facts.notes, *simulation.graph.notes]
     if unpriced:
         share = sum(row["time_s"] for row in rows if row["priced_by"] == "default") / (simulation.step_time_s or 1.0)
         warnings.append(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_cast.config import RunConfig, validate
 from tensor_cast.errors import UserError
-from tensor_cast.hints import defaults_list, files_of
+from tensor_cast.refusals import defaults_list, files_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -33,8 +33,8 @@ from omegaconf.errors import OmegaConfBaseException
 from tensor_cast import job, search_path
 from tensor_cast.config import plain_value, schema
 from tensor_cast.errors import UserError
-from tensor_cast.hints import check_arguments, explain
 from tensor_cast.paths import data_dir
+from tensor_cast.refusals import check_arguments, explain
 
 
 @dataclass

@@ -137,6 +137,7 @@ def trace(
     backward: bool = False,
     optimizer: Callable[..., Any] | None = None,
     custom_op: Sequence[str] | str = (),
+    hints: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> Graph:
     """The graph of one step of a program: no device, no price.
@@ -146,6 +147,8 @@ def trace(
             matter). Further keywords go to the program too.
         backward, optimizer: add the backward of the summed float outputs, and a step of a torch.optim class or factory.
         custom_op: modules to load first (they may define operators that the program calls).
+        hints: the values that shapes and branches of the program depend on, as {"nonzero": 0.5, "item": {"gate": 3}}; see
+            ``tensor_cast.tracing.hints``.
     """
     _load(custom_op)
     return trace_program(
@@ -156,6 +159,7 @@ def trace(
         optimizer=optimizer,
         prepare=huggingface.prepare,
         within=huggingface.values_unknown,
+        hints=hints,
     )
 
 
@@ -187,12 +191,15 @@ def simulate(
     custom_op: Sequence[str] | str = (),
     performance_model: str | PerformanceModel = "analytic",
     fusion: str = "vendor",
+    hints: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> Simulation:
     """Trace one step of a program and price it on a device; see ``trace`` and ``price``."""
     _known_fusion(fusion)
     profile_of_device = load_device(device)
-    graph = trace(program, *args, kwargs=kwargs, backward=backward, optimizer=optimizer, custom_op=custom_op, **named)
+    graph = trace(
+        program, *args, kwargs=kwargs, backward=backward, optimizer=optimizer, custom_op=custom_op, hints=hints, **named
+    )
     simulation = price(graph, profile_of_device, custom_op=custom_op, performance_model=performance_model)
     simulation.facts.model = getattr(program, "__name__", type(program).__name__)
     return simulation
@@ -239,7 +246,7 @@ def _mapping(value: Any, key: str) -> dict[str, Any]:
 def _traced(config: Any, modules: list[str]) -> tuple[Graph, Program]:
     key = json.dumps(
         [plain(config.model), plain(config.workload), plain(config.parallel), plain(config.quant), config.fusion.name]
-        + [str(modules)],
+        + [str(modules), plain(config.hints)],
         default=str,
         sort_keys=True,
     )
@@ -254,6 +261,8 @@ def _traced(config: Any, modules: list[str]) -> tuple[Graph, Program]:
             modules=[program.module],
             resident=program.resident,
             within=huggingface.values_unknown,
+            hints=config.hints,
+            values=program.values,
         )
         program.run, program.inputs, program.resident = _spent, {}, tuple
         while len(_graphs) >= 4:  # a sweep's jobs come model by model or device by device

@@ -20,7 +20,7 @@ LAYERS = [  # each may import itself and what stands above it
     {"models", "parallel"},
     {"document", "simulation"},
     {"report"},
-    {"config", "hints", "job", "search_path", "run"},
+    {"config", "refusals", "job", "search_path", "run"},
 ]
 
 
@@ -74,7 +74,7 @@ def imports_hydra(source):
 
 def test_hydra_stays_at_the_door():
     users = {str(path.relative_to(PACKAGE)) for path in FILES if imports_hydra(path.read_text())}
-    assert users == {"run.py", "hints.py", "search_path.py"}
+    assert users == {"run.py", "refusals.py", "search_path.py"}
     assert imports_hydra("def f():\n    from hydra.errors import HydraException")
     assert not imports_hydra("from tensor_cast import hydra_like")
 

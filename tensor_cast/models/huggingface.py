@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tensor_cast.errors import UserError, did_you_mean
+from tensor_cast.tracing.values import group_sizes
 
 NAME = "tensor_cast"
+NAME_WITH_MASK = "tensor_cast_with_mask"  # for models whose attention reads the mask before it is called
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -68,13 +71,14 @@ def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Modul
         build = _model_class(settings, where)
         if build.config_class is not None and not isinstance(settings, build.config_class):
             settings = settings.get_text_config(decoder=True)  # the language model of a composite config
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
+        if build in _causal_classes() and getattr(settings, "is_decoder", None) is False:
+            settings.is_decoder = True  # a language model out of an encoder's blocks
         try:
-            with torch.device("meta"):
-                model = build(settings)
-        finally:
-            torch.set_default_dtype(before)
+            model = _on_meta(build, settings, dtype)
+        except (TypeError, AssertionError):
+            if not _complete(settings):
+                raise
+            model = _on_meta(build, settings, dtype)
     except UserError:
         raise
     except Exception as error:
@@ -82,9 +86,40 @@ def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Modul
         raise UserError(
             f"{where}: no {model_type} model can be built from it: {type(error).__name__}: {what}. Check its values."
         ) from error
-    model.to(dtype).eval()
+    model.to(device="meta", dtype=dtype).eval()  # parameters that a model makes on the CPU whatever it is told, too
     prepare(model)
     return model
+
+
+def _on_meta(build: Any, settings: Any, dtype: torch.dtype) -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device("meta"):
+            return build(settings)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _causal_classes() -> set[Any]:
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return {
+        getattr(transformers, name, None) for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() if type(name) is str
+    }
+
+
+def _complete(settings: Any) -> bool:
+    """Sizes that a config leaves open and its model does not work out: what they are where nothing is said."""
+    heads = getattr(settings, "num_attention_heads", None)
+    if not isinstance(heads, int):
+        return False
+    usual = {"num_key_value_heads": heads, "head_dim": getattr(settings, "hidden_size", 0) // heads}
+    open_ones = [name for name in usual if getattr(settings, name, 0) is None]
+    for name in open_ones:
+        setattr(settings, name, usual[name])
+    return bool(open_ones)
 
 
 def _model_class(settings: Any, where: str) -> Any:
@@ -109,9 +144,12 @@ def prepare(module: nn.Module) -> None:
     if "transformers" not in sys.modules:
         return
     from transformers.integrations.moe import ExpertsInterface
+    from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface, PreTrainedModel
 
     AttentionInterface.register(NAME, attention)
+    AttentionInterface.register(NAME_WITH_MASK, attention)
+    AttentionMaskInterface.register(NAME_WITH_MASK, causal_mask)
     ExpertsInterface.register(NAME, experts)
     for part in [module] if isinstance(module, PreTrainedModel) else module.modules():
         if isinstance(part, PreTrainedModel):
@@ -120,8 +158,9 @@ def prepare(module: nn.Module) -> None:
 
 def _set_implementations(model: Any) -> None:
     # a model that writes out its own attention keeps it: several ops
+    reads_mask = any(hasattr(part, "indexer") for part in model.modules())
     with contextlib.suppress(ValueError, NotImplementedError, AttributeError):
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(NAME_WITH_MASK if reads_mask else NAME)
     for part in model.modules():
         config = getattr(part, "config", None)
         if hasattr(part, "has_gate") and config is not None:
@@ -140,6 +179,12 @@ def values_unknown() -> Iterator[None]:
         yield
 
 
+def causal_mask(batch_size: int, q_length: int, kv_length: int, **kwargs: Any) -> torch.Tensor:
+    """transformers' mask interface: (B, 1, S, T). The attention kernel works its mask out itself, so making it is no op."""
+    with _disable_current_modes():
+        return torch.empty((batch_size, 1, q_length, kv_length), dtype=torch.bool, device="meta")
+
+
 def attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -151,17 +196,26 @@ def attention(
     is_causal: bool | None = None,
     position_bias: torch.Tensor | None = None,
     sliding_window: int | None = None,
+    indices: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: query (B, H, S, D), key and value (B, H_kv, T, D) -> (B, S, H, D_v)."""
+    """transformers' attention interface: query (B, H, S, D), key and value (B, H_kv, T, D) -> (B, S, H, D_v).
+
+    indices (B, S, k): the keys that an indexer chose for each query.
+    """
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    top_k = indices.shape[-1] if indices is not None else None
     if getattr(module, "reads_latent", False):
-        return _latent_attention(module, query, key, value, scaling), None
+        return _latent_attention(module, query, key, value, scaling, top_k), None
     bias = position_bias
-    if bias is None and attention_mask is not None and attention_mask.dim() == 4:
+    if bias is None and attention_mask is not None and attention_mask.dim() == 4 and not _reads_mask(module):
         bias, causal = attention_mask, False
-    out = torch.ops.tensor_cast.attention(query, key, value, bias, causal, scaling, sliding_window, dropout)
+    out = torch.ops.tensor_cast.attention(query, key, value, bias, causal, scaling, sliding_window, dropout, top_k)
     return out.transpose(1, 2), None
+
+
+def _reads_mask(module: Any) -> bool:
+    return getattr(getattr(module, "config", None), "_attn_implementation", None) == NAME_WITH_MASK
 
 
 def read_latent(model: nn.Module) -> None:
@@ -174,7 +228,12 @@ def read_latent(model: nn.Module) -> None:
 
 
 def _latent_attention(
-    module: Any, query: torch.Tensor, latent: torch.Tensor, rotary: torch.Tensor, scaling: float | None
+    module: Any,
+    query: torch.Tensor,
+    latent: torch.Tensor,
+    rotary: torch.Tensor,
+    scaling: float | None,
+    top_k: int | None,
 ) -> torch.Tensor:
     """Absorbed multi-head latent attention: the up-projections of key and value move to the query and the result.
 
@@ -188,7 +247,9 @@ def _latent_attention(
     size = (*latent.shape[:-1], latent.shape[-1] + num_rotary)
     key = latent.as_strided(size, latent.stride(), latent.storage_offset())
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    mixed = torch.ops.tensor_cast.attention(torch.cat([absorbed, turned], -1), key, latent, None, True, scale)
+    mixed = torch.ops.tensor_cast.attention(
+        torch.cat([absorbed, turned], -1), key, latent, None, True, scale, None, 0.0, top_k
+    )
     return torch.einsum("bhsl,hvl->bshv", mixed, up[:, num_nope:])
 
 
@@ -200,13 +261,14 @@ def experts(
     hidden_states (T, D), top_k_index and top_k_weights (T, k) -> (T, D).
     """
     num_tokens, top_k = top_k_index.shape
+    sizes = group_sizes(top_k_index, self.num_experts)
     expert_of, order = torch.sort(top_k_index.reshape(-1))  # (T k,)
     rows = hidden_states[order // top_k]
     counts = torch.histc(expert_of.int(), bins=self.num_experts, min=0, max=self.num_experts - 1)
     ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
-    first = _grouped(self, rows, "gate_up_proj" if self.has_gate else "up_proj", expert_of, ends)
+    first = _grouped(self, rows, "gate_up_proj" if self.has_gate else "up_proj", expert_of, ends, sizes)
     middle = self._apply_gate(first) if self.has_gate else self.act_fn(first)
-    out = _grouped(self, middle, "down_proj", expert_of, ends)
+    out = _grouped(self, middle, "down_proj", expert_of, ends, sizes)
     if self.has_post_expert_norm:
         out = self.post_expert_norm(out)
     out = out * top_k_weights.reshape(-1)[order].unsqueeze(-1)
@@ -215,9 +277,11 @@ def experts(
     return out[back].view(num_tokens, top_k, -1).sum(dim=1).to(hidden_states.dtype)
 
 
-def _grouped(self: Any, rows: torch.Tensor, name: str, expert_of: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def _grouped(
+    self: Any, rows: torch.Tensor, name: str, expert_of: torch.Tensor, ends: torch.Tensor, sizes: list[int] | None
+) -> torch.Tensor:
     weight = getattr(self, name)
     out = torch.ops.tensor_cast.grouped_matmul(
-        rows.to(weight.dtype), weight if self.is_transposed else weight.transpose(1, 2), ends
+        rows.to(weight.dtype), weight if self.is_transposed else weight.transpose(1, 2), ends, sizes
     )
     return out + getattr(self, f"{name}_bias")[expert_of] if self.has_bias else out

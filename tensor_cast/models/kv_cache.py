@@ -27,15 +27,15 @@ _ATTENTION = (
 class PreallocatedLayer(CacheLayerMixin):
     """One layer's cache of ``context_len`` tokens and room for the new ones.
 
-    Keys and values of one size lie as (2, B, T, H, D); a latent and its rotary part beside each other, (B, T, 1, L + R). A
-    sliding layer keeps what its window can see.
+    Keys and values of one size lie as (2, B, T, H, D), or (2, B, H, T, D) ``by_heads``, for models that write out their own
+    attention; a latent and its rotary part beside each other, (B, T, 1, L + R). A sliding layer keeps what its window can see.
     """
 
     is_sliding = False
 
-    def __init__(self, context_len: int, window: int | None = None) -> None:
+    def __init__(self, context_len: int, window: int | None = None, by_heads: bool = False) -> None:
         super().__init__()
-        self.context_len, self.window = context_len, window
+        self.context_len, self.window, self.by_heads = context_len, window, by_heads
         self.is_sliding = window is not None
         self.cache: torch.Tensor | None = None
 
@@ -45,14 +45,17 @@ class PreallocatedLayer(CacheLayerMixin):
         value_size = value_states.shape[-1]
         length = self._length(tokens)
         if self.cache is None:
-            shape = (2, batch, length, heads, size) if size == value_size else (batch, length, heads, size + value_size)
+            self.by_heads = self.by_heads and size == value_size
+            rows = (heads, length) if self.by_heads else (length, heads)
+            shape = (2, batch, *rows, size) if size == value_size else (batch, *rows, size + value_size)
             self.cache = torch.empty(shape, dtype=key_states.dtype, device=META)
         slots = torch.empty(batch * tokens, dtype=torch.int64, device=META)
         torch.ops.tensor_cast.reshape_and_cache(
             key_states.transpose(1, 2), value_states.transpose(1, 2), self.cache, slots
         )
         if size == value_size:
-            self.keys, self.values = (half.transpose(1, 2) for half in self.cache.unbind(0))
+            halves = self.cache.unbind(0)
+            self.keys, self.values = halves if self.by_heads else (half.transpose(1, 2) for half in halves)
         else:
             self.keys, self.values = (part.transpose(1, 2) for part in self.cache.split([size, value_size], dim=-1))
         return self.keys, self.values
@@ -83,18 +86,18 @@ class CrossLayer(PreallocatedLayer):
         self.is_initialized = True
 
 
-def preallocated(config: Any, context_len: int) -> Cache:
+def preallocated(config: Any, context_len: int, by_heads: bool = False) -> Cache:
     """A cache for a decoder's layers, of the kinds that its config names; its key-value layers are preallocated."""
     cache = DynamicCache(config=config)
     windows = _windows(config)
     if len(cache.layers) < len(windows):  # a decoder whose config counts its layers apart, or names no kinds
-        return Cache(layers=[PreallocatedLayer(context_len, window) for window in windows])
+        return Cache(layers=[PreallocatedLayer(context_len, window, by_heads) for window in windows])
     for index, layer in enumerate(cache.layers):
         window = getattr(layer, "sliding_window", None)
         if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
-            cache.layers[index] = PreallocatedLayer(context_len, window)
+            cache.layers[index] = PreallocatedLayer(context_len, window, by_heads)
         elif isinstance(layer, LinearAttentionCacheLayerMixin) and isinstance(layer, DynamicLayer):
-            layer.attention = PreallocatedLayer(context_len, window)
+            layer.attention = PreallocatedLayer(context_len, window, by_heads)
             for name in _ATTENTION:
                 setattr(layer, name, getattr(layer.attention, name))
     return cache
@@ -134,19 +137,20 @@ def encoder_decoder(
 
 
 def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
-    """The memory that a cache holds."""
-    if isinstance(cache, EncoderDecoderCache):
-        yield from tensors_of(cache.self_attention_cache)
-        yield from tensors_of(cache.cross_attention_cache)
-        return
-    for layer in cache.layers:
-        whole = getattr(getattr(layer, "attention", layer), "cache", None)
-        if whole is not None:
-            yield whole
-        for name in ("keys", "values", "conv_states", "recurrent_states"):
-            held = getattr(layer, name, None)
-            states = list(held.values()) if isinstance(held, dict) else [held]
-            yield from (state for state in states if isinstance(state, torch.Tensor))
+    """The tensors that a cache holds, wherever it keeps them."""
+    if isinstance(cache, torch.Tensor):
+        yield cache
+    elif isinstance(cache, (list, tuple, dict)) or hasattr(cache, "__dict__"):
+        held = (
+            cache
+            if isinstance(cache, (list, tuple))
+            else cache.values()
+            if isinstance(cache, dict)
+            else vars(cache).values()
+        )
+        for value in held:
+            if not isinstance(value, type) and not callable(value):
+                yield from tensors_of(value)
 
 
 def _windows(config: Any) -> list[int | None]:

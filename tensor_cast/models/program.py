@@ -16,7 +16,7 @@ class Program:
 
     module: the model (its parameters are the weights). run: called with ``inputs`` by name. tokens, samples: what one step
     gets through, None where the word has no meaning. resident: tensors that memory counts by category, made while tracing
-    or before. notes: warnings for the report.
+    or before. values: of inputs that models look at (token ids, masks), by name. notes: warnings for the report.
     """
 
     module: nn.Module
@@ -27,4 +27,5 @@ class Program:
     backward: bool = False
     optimizer: Callable[..., Any] | None = None
     resident: Callable[[], Iterable[tuple[torch.Tensor, str]]] = field(default=tuple)
+    values: dict[str, torch.Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

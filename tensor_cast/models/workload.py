@@ -76,7 +76,8 @@ def _inference(model: Any, workload: Any, kind: str) -> Program:
                     f"workload={kind}: no cache can be made for {type(model).__name__}: {type(error).__name__}: {what}."
                     " Run workload=forward."
                 ) from error
-            inputs |= {_cache_name(model): cache} | ({"use_cache": True} if "use_cache" in _parameters(model) else {})
+            inputs |= {_cache_name(model): cache} if cache is not None else {}
+            inputs |= {"use_cache": True} if "use_cache" in _parameters(model) else {}
     if cache is None and counts_tokens and "use_cache" in _parameters(model):
         inputs["use_cache"] = False
     if kind in ("prefill", "decode") and str(workload.logits) == "last" and "logits_to_keep" in _parameters(model):
@@ -84,9 +85,16 @@ def _inference(model: Any, workload: Any, kind: str) -> Program:
     if kind == "decode" and config.is_encoder_decoder:
         inputs = _without_encoder(model, workload, inputs)
 
+    made: list[Any] = [cache]
+
     def run(**named: Any) -> Any:
         with torch.no_grad():
-            return model(**named)
+            out = model(**named)
+        if kind == "prefill" and cache is None:
+            made.append(
+                next((getattr(out, name) for name in CACHE_NAMES if getattr(out, name, None) is not None), None)
+            )
+        return out
 
     return Program(
         model,
@@ -94,7 +102,8 @@ def _inference(model: Any, workload: Any, kind: str) -> Program:
         inputs,
         tokens=batch * tokens if counts_tokens else None,
         samples=None if counts_tokens else batch,
-        resident=lambda: _resident(cache),
+        resident=lambda: _resident(made[-1]),
+        values=_values(config, inputs),
         notes=notes,
     )
 
@@ -124,7 +133,16 @@ def _train(model: Any, workload: Any) -> Program:
         samples=None if counts_tokens else workload.batch_size,
         backward=True,
         optimizer=_optimizer(workload.optimizer),
+        values=_values(model.config, inputs),
     )
+
+
+def _values(config: Any, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What models look at in token ids: none of them is padding or another special token."""
+    special = {getattr(config, name, None) for name in dir(config) if name.endswith(("_token_id", "_token_index"))}
+    token = next(number for number in range(3, 1000) if number not in special)
+    longs = {name: value for name, value in inputs.items() if getattr(value, "dtype", None) is torch.int64}
+    return {name: torch.tensor(token).expand(ids.shape) for name, ids in longs.items()}
 
 
 def _optimizer(name: str | None) -> Callable[..., Any]:
@@ -149,23 +167,41 @@ def _inputs(model: Any, workload: Any) -> tuple[dict[str, Any], bool]:
         else:
             inputs["input_ids"] = _ids(batch, workload.encoder_len or tokens)
         return inputs, True
-    if name == "pixel_values":
-        height, width = _image_size(config)
-        shape = (batch, getattr(config, "num_channels", 3), height, width)
-        return {name: torch.empty(shape, dtype=dtype, device=META)}, False
-    if name == "input_ids":
-        return {name: _ids(batch, tokens)}, True
-    if name == "input_values":
-        return {name: torch.empty((batch, 16000), dtype=dtype, device=META)}, False
+    if name == "pixel_values" and "input_ids" not in _parameters(model):
+        return {name: torch.empty((batch, *_image_shape(config)), dtype=dtype, device=META)}, False
+    if name in ("input_ids", "pixel_values"):
+        return {"input_ids": _ids(batch * _codebooks(model), tokens)}, True
+    if name in ("input_values", "input_features"):
+        return {name: torch.empty((batch, *_sound_shape(config)), dtype=dtype, device=META)}, False
     raise UserError(
         f"{type(model).__name__} takes {name}, whose size its config does not tell: give the class as model._target_ with"
         " model.inputs."
     )
 
 
-def _image_size(config: Any) -> tuple[int, int]:
+def _image_shape(config: Any) -> tuple[int, ...]:
     size = getattr(config, "image_size", None) or 224  # what convolutional classifiers are trained at
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[1])
+    return getattr(config, "num_channels", 3), height, width
+
+
+def _sound_shape(config: Any) -> tuple[int, ...]:
+    """A second of samples at 16 kHz, or of frames of its spectrum at 100 a second where the model takes those."""
+    if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
+        return config.max_length, config.num_mel_bins
+    if hasattr(config, "feature_projection_input_dim"):
+        return 100, config.feature_projection_input_dim
+    return (16000,)
+
+
+def _codebooks(model: Any) -> int:
+    """The rows of ids that one sequence has: one a codebook where a model embeds each row by a table of its own."""
+    tables = next((part for part in model.modules() if isinstance(part, nn.ModuleList) and _are_tables(part)), None)
+    return len(tables) if tables is not None and len(tables) == getattr(model.config, "num_codebooks", 0) else 1
+
+
+def _are_tables(parts: nn.ModuleList) -> bool:
+    return len(parts) > 1 and all(isinstance(part, nn.Embedding) for part in parts)
 
 
 def _is_decoder(model: Any) -> bool:
@@ -193,14 +229,38 @@ def _cache(model: Any, workload: Any, kind: str) -> Any:
     if model.config.is_encoder_decoder:
         length = _encoder_len(model, workload)
         return encoder_decoder(model.config, context_len, length, workload.batch_size, model.dtype, kind == "decode")
+    if _has_own_cache(model):
+        return _own_cache(model, _ids(workload.batch_size, context_len)) if context_len else None
     config = model.config.get_text_config(decoder=True)
-    cache = preallocated(config, context_len)
+    by_heads = model.config._attn_implementation not in (huggingface.NAME, huggingface.NAME_WITH_MASK)
+    cache = preallocated(config, context_len, by_heads)
     if context_len and keeps_states(cache):
-        primed = preallocated(config, 0)
+        primed = preallocated(config, 0, by_heads)
         with torch.no_grad(), huggingface.values_unknown():
             model(_ids(workload.batch_size, context_len), use_cache=True, **{_cache_name(model): primed})
         take_states(cache, primed)
     return cache
+
+
+def _has_own_cache(model: Any) -> bool:
+    """Whether the model makes a cache of a class of its own, by what its forward says."""
+    from transformers import cache_utils
+
+    for part in (model, model.base_model):
+        for name in CACHE_NAMES:
+            said = inspect.signature(part.forward).parameters.get(name)
+            words = str(getattr(said, "annotation", "")).replace("typing.", "").replace("|", " ").split()
+            kinds = [word.rpartition(".")[2].strip("'>\"") for word in words]
+            if any(kind.endswith("Cache") and not hasattr(cache_utils, kind) for kind in kinds):
+                return True
+    return False
+
+
+def _own_cache(model: Any, context: torch.Tensor) -> Any:
+    """The model's own cache after the context."""
+    with torch.no_grad(), huggingface.values_unknown():
+        out = model(context, use_cache=True)
+    return next(getattr(out, name) for name in CACHE_NAMES if getattr(out, name, None) is not None)
 
 
 def _without_encoder(model: Any, workload: Any, inputs: dict[str, Any]) -> dict[str, Any]:

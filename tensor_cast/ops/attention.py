@@ -1,12 +1,13 @@
 """Scaled dot-product attention as one kernel, and its backward.
 
-``attention(query, key, value, bias, is_causal, scale, window, dropout_p)``
+``attention(query, key, value, bias, is_causal, scale, window, dropout_p, top_k)``
 
 - query (B, H, S, D), key (B, H_kv, T, D), value (B, H_kv, T, D_v), H a multiple of H_kv; the result (B, H, S, D_v) lies in
   memory as (B, S, H, D_v), as fused kernels write it.
 - bias: added to the scores (float) or a mask (bool), broadcast to (B, H, S, T).
 - is_causal: query s sees the keys up to T - S + s (the last query sees all: the cached tokens come first).
 - window: a query sees that many keys at most, itself included.
+- top_k: a query sees that many keys at most, chosen by an indexer from those it may see.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tensor_cast.ops.library import LIBRARY
 
 LIBRARY.define(
     "attention(Tensor query, Tensor key, Tensor value, Tensor? bias=None, bool is_causal=False, float? scale=None,"
-    " int? window=None, float dropout_p=0.0) -> Tensor"
+    " int? window=None, float dropout_p=0.0, int? top_k=None) -> Tensor"
 )
 LIBRARY.define(
     "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor? bias=None,"
-    " bool is_causal=False, float? scale=None, int? window=None, float dropout_p=0.0, bool bias_grad=False)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    " bool is_causal=False, float? scale=None, int? window=None, float dropout_p=0.0, bool bias_grad=False,"
+    " int? top_k=None) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -51,6 +52,7 @@ def _attention(
     scale: float | None = None,
     window: int | None = None,
     dropout_p: float = 0.0,
+    top_k: int | None = None,
 ) -> Tensor:
     _check(query, key, value)
     batch, heads, queries, _ = query.shape
@@ -69,24 +71,25 @@ def _attention_backward(
     window: int | None = None,
     dropout_p: float = 0.0,
     bias_grad: bool = False,
+    top_k: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     gradient_of_bias = torch.empty_like(bias) if bias_grad and bias is not None else query.new_empty(0)
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), gradient_of_bias
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    query, key, value, bias, *options = inputs
+    query, key, value, bias, *options, top_k = inputs
     ctx.save_for_backward(query, key, value, output, bias)
-    ctx.options = options
+    ctx.options, ctx.top_k = options, top_k
 
 
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     query, key, value, out, bias = ctx.saved_tensors
     bias_grad = bool(ctx.needs_input_grad[3])
     gradients = torch.ops.tensor_cast.attention_backward(
-        grad_out, query, key, value, out, bias, *ctx.options, bias_grad
+        grad_out, query, key, value, out, bias, *ctx.options, bias_grad, ctx.top_k
     )
-    return (*gradients[:3], gradients[3] if bias_grad else None, None, None, None, None)
+    return (*gradients[:3], gradients[3] if bias_grad else None, None, None, None, None, None)
 
 
 LIBRARY.impl("attention", _attention, "Meta")

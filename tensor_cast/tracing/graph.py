@@ -87,13 +87,14 @@ class Storage:
 
 @dataclass
 class Graph:
-    """All ops of one step in program order, the distinct calls they make, and the storages they touch."""
+    """All ops of one step in program order, the distinct calls they make, and the storages they touch. notes: for the report."""
 
     calls: list[OpCall] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     parameter_bytes: int = 0
     num_parameters: int = 0
+    notes: list[str] = field(default_factory=list)
 
     @cached_property
     def tally(self) -> list[tuple[int, str, str, int]]:

@@ -17,12 +17,17 @@ class ModuleStack:
         for root in roots:
             for name, module in root.named_modules():
                 self._names.setdefault(id(module), name)
-        self._stack: list[tuple[int, str]] = []
+        self._stack: list[tuple[nn.Module, str]] = []
         self._handles: list[Any] = []
 
     @property
     def path(self) -> str:
         return self._stack[-1][1] if self._stack else ""
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The running module and those that called it, innermost first."""
+        return [module for module, _ in reversed(self._stack)]
 
     def __enter__(self) -> ModuleStack:
         self._handles = [register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave)]
@@ -37,9 +42,9 @@ class ModuleStack:
         if name is None:
             parent = self.path
             name = f"{parent}.{type(module).__name__}" if parent else type(module).__name__
-        self._stack.append((id(module), name))
+        self._stack.append((module, name))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         # A module left by an exception that the program caught has no call here: drop it with its caller.
-        while self._stack and self._stack.pop()[0] != id(module):
+        while self._stack and self._stack.pop()[0] is not module:
             pass

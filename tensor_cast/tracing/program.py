@@ -14,10 +14,13 @@ from torch import nn
 
 import tensor_cast.ops  # noqa: F401  (defines torch.ops.tensor_cast)
 from tensor_cast.errors import UserError
+from tensor_cast.tracing.autocast import Autocast
 from tensor_cast.tracing.graph import Graph
+from tensor_cast.tracing.hints import OPERATORS, SCALARS, Hints
 from tensor_cast.tracing.meta import MetaCopy
 from tensor_cast.tracing.modules import ModuleStack
 from tensor_cast.tracing.tracer import Tracer
+from tensor_cast.tracing.values import NeedsHint, following
 
 OptimizerFactory = Callable[[list[nn.Parameter]], Any]
 
@@ -33,6 +36,8 @@ def trace_program(
     modules: list[nn.Module] | None = None,
     resident: Callable[[], Iterable[tuple[torch.Tensor, str]]] = tuple,
     within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    hints: Mapping[str, Any] | None = None,
+    values: Mapping[str, torch.Tensor] | None = None,
 ) -> Graph:
     """Trace one step of ``program(*args, **kwargs)``.
 
@@ -43,6 +48,8 @@ def trace_program(
             first step follows (it implies backward).
         prepare: called with each module of the copy before it runs.
         within: makes a context that the program runs in.
+        hints: what is known of values that the program asks for; see ``tensor_cast.tracing.hints``.
+        values: of inputs, by keyword: those whose values the trace may look at (int64 ids and sizes).
         resident: asked at the end for tensors that were there all along, with what their memory counts as ("kv_cache").
 
     Raises:
@@ -59,10 +66,12 @@ def trace_program(
         for root in roots:
             prepare(root)
     stack = ModuleStack(roots)
-    tracer = Tracer(stack)
+    tracer = Tracer(stack, Hints.of(hints))
     _register_parameters(tracer, roots)
     for tensor in _leaves([inputs, named]):
         tracer.storage_of(tensor, "inputs", "input")
+    for name, known in (values or {}).items():
+        tracer.values.add(tracer.storage_of(named[name]), known, named[name])
     try:
         with _surroundings(stack, tracer), within():
             _run(tracer, run, inputs, named, roots, backward or optimizer is not None, optimizer)
@@ -75,6 +84,7 @@ def trace_program(
         if isinstance(error, AssertionError) and _raised_here(error):
             raise
         raise UserError(_explain(error, tracer)) from error
+    tracer.graph.notes += [f"{key} was not asked for." for key in tracer.values.hints.unused()]
     return tracer.graph
 
 
@@ -176,8 +186,27 @@ def _surroundings(stack: ModuleStack, tracer: Tracer) -> Iterator[None]:
         exits.enter_context(_inference_mode_as_no_grad())
         exits.enter_context(_whole_attention())
         exits.enter_context(_no_accelerator_needed())
+        exits.enter_context(Autocast().followed())
+        exits.enter_context(_fused_optimizers())
+        exits.enter_context(following(tracer.values))
+        exits.enter_context(
+            _tensor_methods(
+                tolist=lambda tensor: tracer.values.tolist(tensor),
+                __format__=lambda tensor, spec: tracer.values.format(tensor, spec),
+            )
+        )
         if "torch._dynamo" in sys.modules:
             exits.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+
+
+@contextmanager
+def _tensor_methods(**methods: Callable[..., Any]) -> Iterator[None]:
+    """Methods of torch.Tensor that are others for a while."""
+    with ExitStack() as exits:
+        for name, method in methods.items():
+            exits.callback(_restore(torch.Tensor, name))
+            setattr(torch.Tensor, name, method)
         yield
 
 
@@ -202,6 +231,19 @@ def _inference_mode_as_no_grad() -> Iterator[None]:
 
 
 @contextmanager
+def _fused_optimizers() -> Iterator[None]:
+    """A fused optimizer takes parameters on meta, as on an accelerator."""
+    from torch.optim import optimizer
+
+    before = optimizer._get_fused_kernels_supported_devices
+    optimizer._get_fused_kernels_supported_devices = lambda: [*before(), "meta"]
+    try:
+        yield
+    finally:
+        optimizer._get_fused_kernels_supported_devices = before
+
+
+@contextmanager
 def _no_accelerator_needed() -> Iterator[None]:
     """The program's tensors are on the device already: a move to an accelerator of any name is none."""
     tensor_to = torch.Tensor.to
@@ -212,10 +254,10 @@ def _no_accelerator_needed() -> Iterator[None]:
     def here(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self
 
-    with ExitStack() as exits:
-        for name, method in (("to", to), ("cuda", here), ("xpu", here), ("npu", here)):
-            exits.callback(_restore(torch.Tensor, name))
-            setattr(torch.Tensor, name, method)
+    def copied(self: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        return memo.setdefault(id(self), self.detach().clone())  # by way of storages it would be a host's
+
+    with _tensor_methods(to=to, cuda=here, xpu=here, npu=here, __deepcopy__=copied):
         yield
 
 
@@ -283,9 +325,6 @@ def _raised_here(error: Exception) -> bool:
     return "tensor_cast" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
 
 
-_DATA = ("meta_local_scalar_dense", "Tensor.item()", "nonzero", "data-dependent", "DataDependent", "aten::equal")
-
-
 def _explain(error: Exception, tracer: Tracer) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "/torch/" not in f.filename and "/tensor_cast/tracing/" not in f.filename]
@@ -293,10 +332,28 @@ def _explain(error: Exception, tracer: Tracer) -> str:
     what = " ".join(str(error).split()) or type(error).__name__
     module = f"in module {tracer.stack.path!r}, " if tracer.stack.path else ""
     op = f"op {tracer.running}" if tracer.running is not None else "before its first op"
-    text = f"the program cannot be traced: {module}{place}, {op}: {type(error).__name__}: {what[:300].rstrip('.')}"
-    if any(word in text or word in repr(frames) for word in _DATA) or "cannot be called on meta" in what:
+    text = f"the program cannot be traced: {module}{place}, {op}: "
+    if isinstance(error, NeedsHint):
         return (
-            f"{text}. The op needs the values of a tensor, which a trace does not have: give the size or value as a plain"
-            " number."
+            f"{text}{error}, which a trace does not have. Give a hint, {_example(error.operator, tracer.stack.path)}."
         )
+    text += f"{type(error).__name__}: {what[:300].rstrip('.')}"
+    if "no data" in what or "unallocated storage" in what or "to numpy" in what:
+        return f"{text}. A traced tensor has no values: have the program compute with tensors there."
     return f"{text}. Check that the program runs with inputs of these shapes and types."
+
+
+def _example(operator: str, module: str) -> str:
+    """How a hint for an operator in a module is written, in Python and on the command line."""
+    if operator not in OPERATORS:
+        return f"which {operator} takes none of: write the op so that its result's shape follows from its inputs'"
+    value, kind = (
+        ("3", "the value")
+        if operator in SCALARS
+        else ("[3, 5]", "the list")
+        if operator == "tolist"
+        else ("0.5", "a number of results, or a share of the elements")
+    )
+    where = f"{{'{module}': {value}}}" if module else value
+    path = f".{module}" if module else ""
+    return f"{kind}: hints={{'{operator}': {where}}} in Python, 'hints.{operator}{path}={value}' on the command line"

@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensor_cast.performance_model.op_invoke_info import tensors_in
 from tensor_cast.tracing.graph import Graph, Op, OpCall, Storage, TensorSlot
+from tensor_cast.tracing.hints import Hints
 from tensor_cast.tracing.modules import ModuleStack
+from tensor_cast.tracing.values import KnownValues, is_data_dependent
 
 META = torch.device("meta")
 _Tensor = torch.Tensor
@@ -22,14 +24,16 @@ _current_node = torch._C._current_autograd_node
 class Tracer(TorchDispatchMode):
     """Records ops into ``graph``. It holds no tensor of the program, so that memory is freed when the program frees it."""
 
-    def __init__(self, stack: ModuleStack) -> None:
+    def __init__(self, stack: ModuleStack, hints: Hints | None = None) -> None:
         super().__init__()
         self.graph = Graph()
         self.stack = stack
+        self.values = KnownValues(hints or Hints(), stack)
         self.phase = "forward"
         self.running: Any = None
         self._calls: dict[Any, int] = {}
         self._storages: dict[int, int] = {}
+        self.values.indices = self._storages
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._paths: dict[int, str] = {}
 
@@ -49,6 +53,8 @@ class Tracer(TorchDispatchMode):
             self.graph.storages.append(Storage(storage.nbytes(), born, category or "temporaries", None, name))
             self._storages[key] = index
             self._watches[key] = weakref.ref(storage, partial(self._on_free, key))
+            if not tensor.is_meta:
+                self.values.twins[index] = storage
         elif category is not None:
             self.graph.storages[index].category = category
         return index
@@ -58,6 +64,7 @@ class Tracer(TorchDispatchMode):
         self._watches.pop(key, None)
         if index is not None:
             self.graph.storages[index].died = len(self.graph.ops) - 1
+            self.values.twins.pop(index, None)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -85,13 +92,22 @@ class Tracer(TorchDispatchMode):
                 return func(*args, **kwargs)
             if _takes_device(func):
                 kwargs = {**kwargs, "device": META}
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            if is_data_dependent(func):
+                out = self.values.resolve(func, args, kwargs)
+                self.values.resolved(out, self.record(func, args, kwargs, out))
+                return out
+            if not _only_writes(func):
+                raise
+            out = None
         if func is not _detach:  # no kernel, and autograd alone decides whether it is called
             self.record(func, args, kwargs, out)
         return out
 
-    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Write down one call and its result."""
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> list[int]:
+        """Write down one call and its result; returns the results' storages."""
         groups: dict[int, tuple[int, int]] = {}
         reads: list[int] = []
         encode = self._encode
@@ -111,6 +127,26 @@ class Tracer(TorchDispatchMode):
             self.graph.calls.append(OpCall(func, spec_args, spec_kwargs, spec_out))
         module, phase = self._place()
         self.graph.ops.append(Op(call, module, phase, tuple(reads), tuple(writes)))
+        if phase == "forward":
+            self._follow_values(func, args, kwargs, out, reads, writes)
+        return writes
+
+    def _follow_values(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, reads: list[int], writes: list[int]
+    ) -> None:
+        known = self.values.twins
+        if reads and reads[0] not in known:
+            if func in _FROM_SHAPE:
+                self.values.from_shape(func, args, kwargs, out, writes)
+            elif "out" in kwargs:
+                self.values.forget(func, args, kwargs)
+            return
+        for index in reads:
+            if index not in known:
+                if func._schema.is_mutable:
+                    self.values.forget(func, args, kwargs)
+                return
+        self.values.learn(func, args, kwargs, out, writes)
 
     def _place(self) -> tuple[str, str]:
         node = _current_node()
@@ -153,12 +189,27 @@ class Tracer(TorchDispatchMode):
         if isinstance(value, torch.Tensor):
             if value.device.type == "meta" or (value.dim() == 0 and not value.requires_grad):
                 return value
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+            meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
+            self.values.add(self.storage_of(meta), value.detach(), meta)
+            return meta
         if isinstance(value, (list, tuple)):
             return type(value)(self._to_meta(item) for item in value)
         return value
 
 
+def _only_writes(func: Any) -> bool:
+    """Whether a call without a meta kernel has nothing to work out: it writes into its arguments and returns nothing."""
+    return not func._schema.returns and func._schema.is_mutable
+
+
+_FROM_SHAPE = {
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        ("zeros_like", "default"), ("ones_like", "default"), ("full_like", "default"), ("new_zeros", "default"),
+        ("new_ones", "default"), ("new_full", "default"), ("topk", "default"), ("argmax", "default"), ("max", "dim"),
+        ("sort", "default"), ("sort", "stable"),
+    )
+}  # fmt: skip
 _takes_device_cache: dict[Any, bool] = {}
 
 

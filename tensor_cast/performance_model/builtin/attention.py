@@ -21,9 +21,9 @@ class Pairs:
     model: int
 
 
-def pairs_of(queries: int, keys: int, is_causal: bool, window: int | None) -> Pairs:
+def pairs_of(queries: int, keys: int, is_causal: bool, window: int | None, top_k: int | None = None) -> Pairs:
     """The visible pairs, the last query level with the last key. The model's count is the full square (or band)."""
-    band = keys if window is None else min(window, keys)
+    band = min(limit for limit in (keys, window, top_k) if limit is not None)
     if not is_causal:
         return Pairs(queries * band, queries * band)
     # query s sees the keys up to keys - queries + s, at most `band` of them
@@ -69,17 +69,22 @@ def _seen(tensor: torch.Tensor, queries: int, window: int | None) -> torch.Tenso
 def attention(info: OpInvokeInfo) -> PerformanceProperties:
     query, key, value = _qkv(info)
     queries, window = query.shape[2], info.argument("window")
-    pairs = pairs_of(queries, key.shape[2], info.argument("is_causal"), window)
-    bias = info.argument("bias")
-    inputs = [query, _seen(key, queries, window), _seen(value, queries, window), *tensors_in(bias)]
-    return _attention(info, pairs, (1, 1), inputs)
+    pairs = pairs_of(queries, key.shape[2], info.argument("is_causal"), window, info.argument("top_k"))
+    inputs = [query, _seen(key, queries, window), _seen(value, queries, window), *tensors_in(info.argument("bias"))]
+    properties = _attention(info, pairs, (1, 1), inputs)
+    if (top_k := info.argument("top_k")) is not None:  # as many rows of the cache as its queries choose, at most all
+        both = union_bytes([key, value])
+        properties.memory_read_bytes -= both * (1 - min(queries * top_k / max(key.shape[2], 1), 1))
+    return properties
 
 
 @counts("attention", "tensor_cast.attention_backward")
 def attention_backward(info: OpInvokeInfo) -> PerformanceProperties:
     # scores again, then dV, dP, dQ, dK: five matmuls where a forward has two; the mathematics needs four
     query, key, _ = _qkv(info)
-    pairs = pairs_of(query.shape[2], key.shape[2], info.argument("is_causal"), info.argument("window"))
+    pairs = pairs_of(
+        query.shape[2], key.shape[2], info.argument("is_causal"), info.argument("window"), info.argument("top_k")
+    )
     properties = _attention(info, pairs, (2.5, 2), info.tensors())
     properties.memory_read_bytes += 4 * query.shape[:3].numel()  # log-sum-exp of each query, float32
     return properties

@@ -57,7 +57,9 @@ def grouped_matmul(info: OpInvokeInfo) -> PerformanceProperties:
         return add_ops(properties, left.dtype, mma_ops=2 * left.shape[0] * left.shape[1] * right.shape[1])
     if right.dim() == 3 and left.dim() == 2:
         rows, groups = left.shape[0], right.shape[0]
-        untouched = nbytes(right) * (1 - share_hit(groups, rows))
+        sizes = info.argument("group_sizes")
+        hit = sum(size > 0 for size in sizes) / max(groups, 1) if sizes is not None else share_hit(groups, rows)
+        untouched = nbytes(right) * (1 - hit)
         properties.memory_read_bytes -= untouched
     return add_ops(properties, left.dtype, mma_ops=2 * first_out(info).numel() * left.shape[-1])
 
