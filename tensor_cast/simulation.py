@@ -18,6 +18,7 @@ from tensor_cast.memory.profile import MemoryProfile, profile
 from tensor_cast.models import huggingface
 from tensor_cast.models.program import Program
 from tensor_cast.models.workload import build_program
+from tensor_cast.passes.attention import FUSED, unfused_attention
 from tensor_cast.performance_model.loading import load_modules, process_rules
 from tensor_cast.performance_model.model import PerformanceModel
 from tensor_cast.performance_model.pricing import Price, price_call
@@ -115,6 +116,21 @@ class Simulation:
         live = self.memory.live_bytes
         changed = np.flatnonzero(np.diff(live, prepend=-1))
         return [(float(ends[i]), int(live[i])) for i in changed]
+
+
+_written_out: dict[int, tuple[Graph, Graph]] = {}
+
+
+def _as_run(graph: Graph, device: DeviceProfile, registry: Registry) -> Graph:
+    """The graph with the kernels that the device has: attention fused, or written out where no rule of the user's prices it."""
+    if device.fused_attention or any(registry.is_users(str(operator), device.name) for operator in FUSED):
+        return graph
+    known = _written_out.get(id(graph))
+    if known is None or known[0] is not graph:
+        while len(_written_out) >= 4:
+            _written_out.pop(next(iter(_written_out)))
+        known = _written_out[id(graph)] = (graph, unfused_attention(graph))
+    return known[1]
 
 
 _profiles: dict[int, tuple[Graph, MemoryProfile]] = {}
@@ -301,6 +317,7 @@ def _known_fusion(name: str) -> None:
 def _price(
     graph: Graph, device: DeviceProfile, registry: Registry, model: PerformanceModel, facts: Facts
 ) -> Simulation:
+    graph = _as_run(graph, device, registry)
     check_devices((rule for rule in registry.kept if not rule.is_builtin), [*device_names(), device.name])
     prices = []
     for call in graph.calls:

@@ -112,14 +112,16 @@ def _causal_classes() -> set[Any]:
 
 def _complete(settings: Any) -> bool:
     """Sizes that a config leaves open and its model does not work out: what they are where nothing is said."""
-    heads = getattr(settings, "num_attention_heads", None)
-    if not isinstance(heads, int):
-        return False
-    usual = {"num_key_value_heads": heads, "head_dim": getattr(settings, "hidden_size", 0) // heads}
-    open_ones = [name for name in usual if getattr(settings, name, 0) is None]
-    for name in open_ones:
-        setattr(settings, name, usual[name])
-    return bool(open_ones)
+    done = False
+    for part in (settings, settings.get_text_config()):
+        heads = getattr(part, "num_attention_heads", None)
+        if not isinstance(heads, int):
+            continue
+        usual = {"num_key_value_heads": heads, "head_dim": getattr(part, "hidden_size", 0) // heads}
+        for name in [name for name in usual if getattr(part, name, 0) is None]:
+            setattr(part, name, usual[name])
+            done = True
+    return done
 
 
 def _model_class(settings: Any, where: str) -> Any:

@@ -77,15 +77,6 @@ class PreallocatedLayer(CacheLayerMixin):
         return -1
 
 
-class CrossLayer(PreallocatedLayer):
-    """The keys and values of the encoder's output, there already: (B, H, T, D), read and never written."""
-
-    def fill(self, batch: int, heads: int, size: int, dtype: torch.dtype) -> None:
-        self.cache = torch.empty((2, batch, self.context_len, heads, size), dtype=dtype, device=META)
-        self.keys, self.values = (half.transpose(1, 2) for half in self.cache.unbind(0))
-        self.is_initialized = True
-
-
 def preallocated(config: Any, context_len: int, by_heads: bool = False) -> Cache:
     """A cache for a decoder's layers, of the kinds that its config names; its key-value layers are preallocated."""
     cache = DynamicCache(config=config)
@@ -119,21 +110,16 @@ def take_states(cache: Cache, primed: Cache) -> None:
         layer.__dict__.update(kept)
 
 
-def encoder_decoder(
-    config: Any, context_len: int, encoder_len: int, batch: int, dtype: torch.dtype, filled: bool
-) -> EncoderDecoderCache:
-    """Self-attention and cross-attention caches; ``filled``: the encoder's keys and values are there (decode)."""
+def encoder_decoder(config: Any, context_len: int) -> EncoderDecoderCache:
+    """A preallocated cache for the decoder, and a cross-attention cache that its first step fills."""
     own = Cache(layers=[PreallocatedLayer(context_len, window) for window in _windows(config)])
-    heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
-    size = getattr(config, "d_kv", None) or config.d_model // heads
-    layers = [CrossLayer(encoder_len if filled else 0) for _ in own.layers]
-    cross = Cache(layers=[*layers])
-    if filled:
-        for layer in layers:
-            layer.fill(batch, heads, size, dtype)
-    both = EncoderDecoderCache(own, cross)
-    both.is_updated = {index: filled for index in range(len(layers))}
-    return both
+    return EncoderDecoderCache(own, Cache(layers=[DynamicLayer() for _ in own.layers]))
+
+
+def fill_cross(cache: EncoderDecoderCache, primed: EncoderDecoderCache) -> None:
+    """Give ``cache`` the encoder's keys and values, as a step that has run found them: there, read and never written."""
+    cache.cross_attention_cache = primed.cross_attention_cache
+    cache.is_updated = dict.fromkeys(range(len(cache.cross_attention_cache.layers)), True)
 
 
 def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
@@ -154,6 +140,7 @@ def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
 
 
 def _windows(config: Any) -> list[int | None]:
+    config = config.get_text_config(decoder=True)
     num_layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     num_layers = int(num_layers or getattr(config, "num_hidden_layers", None) or 0)
     window = getattr(config, "sliding_window", None)

@@ -15,6 +15,7 @@ from torch import nn
 from tensor_cast.errors import UserError, did_you_mean
 from tensor_cast.models import huggingface
 from tensor_cast.models.program import Program
+from tensor_cast.tracing.program import trace_program
 
 META = torch.device("meta")
 CACHE_NAMES = ("cache", "past_key_values", "cache_params")  # what models call it
@@ -69,7 +70,7 @@ def _inference(model: Any, workload: Any, kind: str) -> Program:
             notes.append(f"{type(model).__name__} has no KV cache: prefill ran as one forward step.")
         else:
             try:
-                cache = _cache(model, workload, kind)
+                cache = _cache(model, workload)
             except Exception as error:
                 what = " ".join(str(error).split())[:300].rstrip(".")
                 raise UserError(
@@ -115,6 +116,8 @@ def _train(model: Any, workload: Any) -> Program:
         inputs["use_cache"] = False
     if "labels" in _parameters(model):
         decoder_ids = inputs.get("decoder_input_ids", inputs.get("input_ids"))
+        if type(model).__name__.endswith("Classification"):
+            decoder_ids = None  # a label a sample
         inputs["labels"] = (
             torch.empty_like(decoder_ids)
             if decoder_ids is not None
@@ -139,7 +142,8 @@ def _train(model: Any, workload: Any) -> Program:
 
 def _values(config: Any, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """What models look at in token ids: none of them is padding or another special token."""
-    special = {getattr(config, name, None) for name in dir(config) if name.endswith(("_token_id", "_token_index"))}
+    named = [getattr(config, name, None) for name in dir(config) if name.endswith(("_token_id", "_token_index"))]
+    special = {token for item in named for token in (item if isinstance(item, (list, tuple)) else [item])}
     token = next(number for number in range(3, 1000) if number not in special)
     longs = {name: value for name, value in inputs.items() if getattr(value, "dtype", None) is torch.int64}
     return {name: torch.tensor(token).expand(ids.shape) for name, ids in longs.items()}
@@ -167,9 +171,11 @@ def _inputs(model: Any, workload: Any) -> tuple[dict[str, Any], bool]:
         else:
             inputs["input_ids"] = _ids(batch, workload.encoder_len or tokens)
         return inputs, True
-    if name == "pixel_values" and "input_ids" not in _parameters(model):
-        return {name: torch.empty((batch, *_image_shape(config)), dtype=dtype, device=META)}, False
-    if name in ("input_ids", "pixel_values"):
+    if name == "pixel_values":
+        pixels = torch.empty((batch, *_image_shape(config)), dtype=dtype, device=META)
+        has_text = "input_ids" in _parameters(model)
+        return {name: pixels} | ({"input_ids": _ids(batch, tokens)} if has_text else {}), has_text
+    if name == "input_ids":
         return {"input_ids": _ids(batch * _codebooks(model), tokens)}, True
     if name in ("input_values", "input_features"):
         return {name: torch.empty((batch, *_sound_shape(config)), dtype=dtype, device=META)}, False
@@ -180,6 +186,7 @@ def _inputs(model: Any, workload: Any) -> tuple[dict[str, Any], bool]:
 
 
 def _image_shape(config: Any) -> tuple[int, ...]:
+    config = getattr(config, "vision_config", None) or getattr(config, "encoder", None) or config
     size = getattr(config, "image_size", None) or 224  # what convolutional classifiers are trained at
     height, width = (size, size) if isinstance(size, int) else (size[0], size[1])
     return getattr(config, "num_channels", 3), height, width
@@ -216,19 +223,12 @@ def _cache_name(model: Any) -> str:
     return next((name for name in CACHE_NAMES if name in _parameters(model)), CACHE_NAMES[0])
 
 
-def _encoder_len(model: Any, workload: Any) -> int:
-    if model.main_input_name == "input_features":
-        return model.config.max_source_positions
-    return workload.encoder_len or workload.seq_len
-
-
-def _cache(model: Any, workload: Any, kind: str) -> Any:
+def _cache(model: Any, workload: Any) -> Any:
     from tensor_cast.models.kv_cache import encoder_decoder, keeps_states, preallocated, take_states
 
     context_len = workload.context_len
     if model.config.is_encoder_decoder:
-        length = _encoder_len(model, workload)
-        return encoder_decoder(model.config, context_len, length, workload.batch_size, model.dtype, kind == "decode")
+        return encoder_decoder(model.config, context_len)
     if _has_own_cache(model):
         return _own_cache(model, _ids(workload.batch_size, context_len)) if context_len else None
     config = model.config.get_text_config(decoder=True)
@@ -236,8 +236,8 @@ def _cache(model: Any, workload: Any, kind: str) -> Any:
     cache = preallocated(config, context_len, by_heads)
     if context_len and keeps_states(cache):
         primed = preallocated(config, 0, by_heads)
-        with torch.no_grad(), huggingface.values_unknown():
-            model(_ids(workload.batch_size, context_len), use_cache=True, **{_cache_name(model): primed})
+        ids = _ids(workload.batch_size, context_len)
+        _run_before(model, lambda: model(ids, use_cache=True, **{_cache_name(model): primed}))
         take_states(cache, primed)
     return cache
 
@@ -256,25 +256,41 @@ def _has_own_cache(model: Any) -> bool:
     return False
 
 
+def _run_before(model: Any, step: Callable[[], Any]) -> Any:
+    """What a step that came before leaves behind; its own ops are not of this one."""
+    made: list[Any] = []
+
+    def run() -> None:
+        with torch.no_grad():
+            made.append(step())
+
+    trace_program(run, modules=[model], within=huggingface.values_unknown)
+    return made[0]
+
+
 def _own_cache(model: Any, context: torch.Tensor) -> Any:
     """The model's own cache after the context."""
-    with torch.no_grad(), huggingface.values_unknown():
-        out = model(context, use_cache=True)
+    out = _run_before(model, lambda: model(context, use_cache=True))
     return next(getattr(out, name) for name in CACHE_NAMES if getattr(out, name, None) is not None)
 
 
 def _without_encoder(model: Any, workload: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """A decode step's inputs: the encoder has run, its output and the cross-attention cache are there."""
-    from transformers.modeling_outputs import BaseModelOutput
+    from tensor_cast.models.kv_cache import encoder_decoder, fill_cross
 
     if model.main_input_name != "input_features" and workload.encoder_len is None:
         raise UserError(
             "workload=decode of an encoder-decoder needs workload.encoder_len=TOKENS, the encoder's length."
         )
-    shape = (workload.batch_size, _encoder_len(model, workload), model.config.d_model)
-    hidden = torch.empty(shape, dtype=model.dtype, device=META)
-    kept = {name: value for name, value in inputs.items() if name not in ("input_ids", "input_features")}
-    return {**kept, "encoder_outputs": BaseModelOutput(last_hidden_state=hidden)}
+    encoder_names = ("input_ids", "input_features")
+    kept = {name: value for name, value in inputs.items() if name not in encoder_names}
+    primed = encoder_decoder(model.config, 0)
+    encode, given = model.get_encoder(), [inputs[name] for name in encoder_names if name in inputs]
+    encoded = _run_before(model, lambda: encode(*given))
+    step = {"decoder_input_ids": _ids(workload.batch_size, 1), _cache_name(model): primed, "encoder_outputs": encoded}
+    _run_before(model, lambda: model(**{**kept, **step}))
+    fill_cross(inputs[_cache_name(model)], primed)
+    return {**kept, "encoder_outputs": encoded}
 
 
 def _resident(cache: Any) -> Iterable[tuple[torch.Tensor, str]]:

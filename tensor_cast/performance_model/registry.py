@@ -105,6 +105,11 @@ class Registry:
     def overridden(self) -> list[str]:
         return list(self._overrides)
 
+    def is_users(self, operator: str, device: str | None) -> bool:
+        """Whether the user prices the operator, by a rule or a constant."""
+        levels = ("user_estimator", "user_properties")
+        return bool(self.override(operator) or any(self.find(level, operator, device) for level in levels))
+
     def find(self, level: str, operator: str, device: str | None) -> Rule | None:
         """The most special rule of a level: this device before any, the overload before the packet."""
         key = (level, operator, device)

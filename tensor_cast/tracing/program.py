@@ -98,6 +98,7 @@ def _run(
     optimizer: OptimizerFactory | None,
 ) -> None:
     parameters = _parameters(roots, [args, kwargs])
+    tracer.with_grad = backward
     stepper = _make_optimizer(optimizer, parameters) if optimizer is not None else None
     with tracer:
         out = program(*args, **kwargs)
@@ -195,6 +196,7 @@ def _surroundings(stack: ModuleStack, tracer: Tracer) -> Iterator[None]:
                 __format__=lambda tensor, spec: tracer.values.format(tensor, spec),
             )
         )
+        exits.enter_context(_uncompiled())
         if "torch._dynamo" in sys.modules:
             exits.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -228,6 +230,23 @@ def _inference_mode_as_no_grad() -> Iterator[None]:
         yield
     finally:
         mode.__enter__, mode.__exit__ = enter, leave  # type: ignore[method-assign]
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """What a program compiles while it runs is run as it is; flex_attention, which looks at the device, takes meta."""
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    with ExitStack() as exits:
+        exits.callback(setattr, torch, "compile", torch.compile)
+        torch.compile = _as_it_is  # type: ignore[assignment]
+        if flex is not None:
+            exits.callback(setattr, flex, "_validate_device", flex._validate_device)
+            flex._validate_device = lambda *_: None  # type: ignore[attr-defined]
+        yield
+
+
+def _as_it_is(model: Any = None, **_: Any) -> Any:
+    return model if model is not None else _as_it_is
 
 
 @contextmanager

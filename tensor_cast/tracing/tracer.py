@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensor_cast.performance_model.op_invoke_info import tensors_in
+from tensor_cast.tracing import higher_order
 from tensor_cast.tracing.graph import Graph, Op, OpCall, Storage, TensorSlot
 from tensor_cast.tracing.hints import Hints
 from tensor_cast.tracing.modules import ModuleStack
@@ -24,6 +26,8 @@ _current_node = torch._C._current_autograd_node
 class Tracer(TorchDispatchMode):
     """Records ops into ``graph``. It holds no tensor of the program, so that memory is freed when the program frees it."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, stack: ModuleStack, hints: Hints | None = None) -> None:
         super().__init__()
         self.graph = Graph()
@@ -36,6 +40,7 @@ class Tracer(TorchDispatchMode):
         self.values.indices = self._storages
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._paths: dict[int, str] = {}
+        self.with_grad = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -68,8 +73,11 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.namespace != "profiler":
+        namespace = func.namespace
+        if namespace != "profiler":
             self.running = func
+            if namespace == "higher_order":
+                return higher_order.run(self, func, args, kwargs)
         on_meta = on_host = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, _Tensor):
@@ -99,9 +107,13 @@ class Tracer(TorchDispatchMode):
                 out = self.values.resolve(func, args, kwargs)
                 self.values.resolved(out, self.record(func, args, kwargs, out))
                 return out
-            if not _only_writes(func):
+            if on_host:  # a kernel of a device takes a number in a host tensor, meta's may not
+                args, kwargs = self._to_meta(args, True), {n: self._to_meta(v, True) for n, v in kwargs.items()}
+                out = func(*args, **kwargs)
+            elif _only_writes(func):
+                out = None
+            else:
                 raise
-            out = None
         if func is not _detach:  # no kernel, and autograd alone decides whether it is called
             self.record(func, args, kwargs, out)
         return out
@@ -127,7 +139,7 @@ class Tracer(TorchDispatchMode):
             self.graph.calls.append(OpCall(func, spec_args, spec_kwargs, spec_out))
         module, phase = self._place()
         self.graph.ops.append(Op(call, module, phase, tuple(reads), tuple(writes)))
-        if phase == "forward":
+        if phase == "forward" and func.namespace != "higher_order":
             self._follow_values(func, args, kwargs, out, reads, writes)
         return writes
 
@@ -151,7 +163,8 @@ class Tracer(TorchDispatchMode):
     def _place(self) -> tuple[str, str]:
         node = _current_node()
         if node is None:
-            if torch.is_grad_enabled():
+            self.with_grad = self.with_grad or torch.is_grad_enabled()
+            if self.with_grad:  # without grad inside an autograd Function, too: its node is the last one made
                 self._remember_path()
             return self.stack.path, self.phase
         if torch.is_grad_enabled():
@@ -182,18 +195,20 @@ class Tracer(TorchDispatchMode):
         kind = type(value)
         if kind is list or kind is tuple:
             return tuple([self._encode(item, groups, storages) for item in value])
+        if kind is FunctionType:  # of a higher-order operator
+            return value.__qualname__
         return value
 
-    def _to_meta(self, value: Any) -> Any:
-        """Host tensors among the arguments as meta ones (numbers in tensors stay as they are)."""
+    def _to_meta(self, value: Any, numbers: bool = False) -> Any:
+        """Host tensors among the arguments as meta ones; numbers in tensors stay as they are, unless ``numbers``."""
         if isinstance(value, torch.Tensor):
-            if value.device.type == "meta" or (value.dim() == 0 and not value.requires_grad):
+            if value.device.type == "meta" or (value.dim() == 0 and not value.requires_grad and not numbers):
                 return value
             meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
             self.values.add(self.storage_of(meta), value.detach(), meta)
             return meta
         if isinstance(value, (list, tuple)):
-            return type(value)(self._to_meta(item) for item in value)
+            return type(value)(self._to_meta(item, numbers) for item in value)
         return value
 
 

@@ -147,7 +147,10 @@ def test_a_value_that_a_trace_lacks_is_named_with_its_place():
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(UserError, match=r"in module 'gate', .*test_program\.py:\d+, op aten\.\S+.*depends on a tensor's values.*hints\.item\.gate=3"):
+    with pytest.raises(
+        UserError,
+        match=r"in module 'gate', .*test_program\.py:\d+, op aten\.\S+.*depends on a tensor's values.*hints\.item\.gate=3",
+    ):
         tensor_cast.trace(_Outer(Gate()), X)
 
 

@@ -25,7 +25,8 @@ def _positions(tensor: torch.Tensor, spatial: int) -> int:
 @counts(
     "convolution", "aten.convolution", "aten._convolution", "aten.convolution_overrideable", "aten.cudnn_convolution",
     "aten.miopen_convolution", "aten.mkldnn_convolution", "aten.conv1d", "aten.conv2d", "aten.conv3d",
-    "aten.cudnn_convolution_transpose", "aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d",
+    "aten.cudnn_convolution_transpose", "aten._slow_conv2d_forward",
+    "aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d",
 )  # fmt: skip
 def convolution(info: OpInvokeInfo) -> PerformanceProperties:
     inputs, weight = info.args[0], info.args[1]

@@ -59,7 +59,7 @@ def moved(info: OpInvokeInfo) -> PerformanceProperties:
 
 
 @counts("copy", "aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", "aten.unfold_backward",
-        "aten._reshape_copy", "aten.as_strided_scatter", "aten.triangular_solve")  # fmt: skip
+        "aten._reshape_copy", "aten.as_strided_scatter")  # fmt: skip
 def padded_gradient(info: OpInvokeInfo) -> PerformanceProperties:
     # zeros everywhere, then the slice
     properties = info.get_memory_access_properties()

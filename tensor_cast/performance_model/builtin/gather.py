@@ -100,7 +100,7 @@ def index_fill(info: OpInvokeInfo) -> PerformanceProperties:
 
 
 @counts("gather", "aten.masked_select", "aten.masked_scatter", "aten.repeat_interleave", "aten.roll", "aten.flip",
-        "aten.rot90", "aten.one_hot")  # fmt: skip
+        "aten.rot90", "aten.one_hot", "aten.nonzero", "aten.nonzero_static")  # fmt: skip
 def moved(info: OpInvokeInfo) -> PerformanceProperties:
     return info.get_memory_access_properties()
 

@@ -75,6 +75,14 @@ def packed_weight_mm(info: OpInvokeInfo) -> PerformanceProperties:
     return _product(info, info.args[0], info.args[0].shape[-1])
 
 
+@counts("matmul", "aten.linalg_solve_triangular", "aten.triangular_solve")
+def solve_triangular(info: OpInvokeInfo) -> PerformanceProperties:
+    # A (..., N, N) of a triangle, B (..., N, K): N^2 K multiply-adds in halves, two operations each
+    sides = sorted((tensor for tensor in info.tensors()), key=lambda tensor: tensor.shape[-1] == tensor.shape[-2])
+    size = sides[-1].shape[-1]
+    return add_ops(info.get_memory_access_properties(), sides[-1].dtype, mma_ops=size * first_out(info).numel())
+
+
 @counts("matmul", "aten.addr", "aten.ger", "aten.outer")
 def outer(info: OpInvokeInfo) -> PerformanceProperties:
     # (M) x (N) -> (M, N): one multiplication an element

@@ -16,7 +16,14 @@ WEIGHTS = {
     "sigmoid_backward": 3, "tanh_backward": 3, "addcmul": 2, "addcdiv": 3, "lerp": 3, "log_sigmoid_forward": 8,
     "atan2": 10, "floor_divide": 3, "remainder": 4, "fmod": 4,
 }  # fmt: skip
-UNTAGGED = {"aten.floor_divide", "aten.floor_divide_", "aten.where", "aten.dropout", "aten.bernoulli"}
+UNTAGGED = {
+    "aten.floor_divide", "aten.floor_divide_", "aten.where", "aten.dropout", "aten.bernoulli", "aten.masked_fill",
+    "aten.masked_fill_", "aten.softplus_backward", "aten.log_sigmoid_forward", "aten.log_sigmoid_backward",
+    "aten.hardsigmoid_backward", "aten.hardswish_backward", "aten.hardtanh_backward", "aten.leaky_relu_backward",
+    "aten.elu_backward", "aten.mish_backward", "aten.logit_backward", "aten.threshold_backward", "aten.glu",
+    "aten.glu_backward", "aten.rrelu_with_noise", "aten._prelu_kernel", "aten._prelu_kernel_backward", "aten.polygamma",
+    "aten.frexp", "aten.heaviside", "aten.isin", "aten._weight_norm_interface", "aten._weight_norm_interface_backward",
+}  # fmt: skip
 FREE = {"_conj", "conj", "_neg_view", "alias", "detach", "lift_fresh", "lift"}
 
 

@@ -1,0 +1,1 @@
+"""Graph -> Graph: how a device or a stack runs a traced program."""
