@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import io
+import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -74,7 +78,7 @@ class MetaCopy:
 
     def _object(self, value: Any) -> Any:
         try:
-            with _TensorsToMeta(self):
+            with _TensorsToMeta(self), _shared_as_they_are():
                 return copy.deepcopy(value, self._memo)
         except (TypeError, NotImplementedError, RuntimeError) as error:
             raise UserError(
@@ -124,6 +128,27 @@ class MetaCopy:
         if type(content) in (list, tuple, dict) and _holds_tensors(content):
             return types.CellType(self(content))
         return cell
+
+
+# What is no data: a copy shares it with the original.
+_SHARED = (
+    types.ModuleType, torch.library.CustomOpDef, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.Generator,
+    type(threading.Lock()), type(threading.RLock()), threading.Thread, io.TextIOWrapper, io.BufferedReader,
+    io.BufferedWriter,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _shared_as_they_are() -> Iterator[None]:
+    """While something is deep-copied: code, locks and files in it are not."""
+    table: dict[Any, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined]
+    added = [kind for kind in _SHARED if kind not in table]
+    table.update({kind: lambda value, memo: value for kind in added})
+    try:
+        yield
+    finally:
+        for kind in added:
+            del table[kind]
 
 
 class _TensorsToMeta(TorchFunctionMode):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import tensor_cast.ops  # noqa: F401
 from tensor_cast.performance_model.builtin.attention import Pairs, pairs_of
@@ -43,6 +42,12 @@ MATRIX = [
     (aten._int_mm.default, (meta(32, 8, dtype=torch.int8), meta(8, 16, dtype=torch.int8)), 2 * 32 * 8 * 16),
     # a complex multiply-add is four real ones
     (aten.mm.default, (meta(3, 5, dtype=torch.complex64), meta(5, 7, dtype=torch.complex64)), 8 * 3 * 5 * 7),
+    (aten._grouped_mm.default, (meta(11, 8, dtype=torch.bfloat16), meta(3, 8, 16, dtype=torch.bfloat16), meta(3, dtype=torch.int32)),
+     2 * 11 * 8 * 16),
+    (aten._weight_int8pack_mm.default, (meta(3, 64, dtype=torch.bfloat16), meta(7, 64, dtype=torch.int8),
+                                        meta(7, dtype=torch.bfloat16)), 2 * 3 * 64 * 7),
+    # a triangle of 5 x 5 against 5 x 3: half of 2 * 5 * 5 * 3
+    (aten.linalg_solve_triangular.default, (meta(5, 5), meta(5, 3)), 5 * 5 * 3),
     # 11 rows, 3 experts: each row meets one expert
     (ours.grouped_matmul.default, (meta(11, 5), meta(3, 5, 7), long(3)), 2 * 11 * 5 * 7),
     (ours.grouped_matmul.default, (meta(5, 11), meta(11, 7), long(3)), 2 * 11 * 5 * 7),
@@ -59,19 +64,52 @@ MATRIX = [
 
 @pytest.mark.parametrize(("op", "args", "expected"), MATRIX, ids=lambda value: str(value)[:40])
 def test_matrix_operations(op, args, expected):
-    assert counted(op, *args).properties.mma_ops == expected
+    keywords = {"upper": True} if op is aten.linalg_solve_triangular.default else {}
+    assert counted(op, *args, **keywords).properties.mma_ops == expected
+
+
+VECTOR = [
+    # name, op, args, kwargs, element-wise operations
+    ("complex transform", aten._fft_c2c.default, (meta(3, 64, dtype=torch.complex64), [1], 0, True), {}, 5 * 3 * 64 * 6),
+    ("real transform", aten._fft_r2c.default, (meta(3, 64), [1], 0, True), {}, 2.5 * 3 * 64 * 6),
+    ("sort", aten.sort.default, (meta(3, 64),), {}, 3 * 64 * 6),  # n log2 n
+    ("top-k", aten.topk.default, (meta(3, 64), 5), {}, 4 * 3 * 64),
+    ("scatter_add_", aten.scatter_add_.default, (meta(5, 7), 0, long(3, 7), meta(3, 7)), {}, 3 * 7),
+    ("index_add_", aten.index_add_.default, (meta(5, 7), 0, long(3), meta(3, 7)), {}, 3 * 7),
+    ("index_put_ adding", aten.index_put_.default, (meta(50, 7), [long(3)], meta(3, 7), True), {}, 3 * 7),
+    ("embedding backward", aten.embedding_dense_backward.default, (meta(3, 5, 7), long(3, 5), 50, -1, False), {}, 3 * 5 * 7),
+    ("layer norm", aten.native_layer_norm.default, (meta(3, 7), [7], meta(7), meta(7), 1e-5), {}, 8 * 21),
+    ("layer norm backward", aten.native_layer_norm_backward.default,
+     (meta(3, 7), meta(3, 7), [7], meta(3, 1), meta(3, 1), meta(7), meta(7), [True] * 3), {}, 14 * 21),
+    ("group norm", aten.native_group_norm.default, (meta(2, 6, 5), meta(6), meta(6), 2, 6, 5, 3, 1e-5), {}, 8 * 60),
+    ("softmax", aten._softmax.default, (meta(3, 7), -1, False), {}, 9 * 21),
+    ("softmax backward", aten._softmax_backward_data.default, (meta(3, 7), meta(3, 7), -1, torch.float32), {}, 4 * 21),
+    ("mean", aten.mean.dim, (meta(3, 7), [1]), {}, 21),
+    ("variance", aten.var_mean.correction, (meta(3, 7), [1]), {}, 3 * 21),
+    ("cumulative sum", aten.cumsum.default, (meta(3, 7), 1), {}, 21),
+    ("cross entropy's pick", aten.nll_loss_forward.default, (meta(3, 7), long(3), None, 1, -100), {}, 2 * 3),
+    ("squared error", aten.mse_loss.default, (meta(3, 7), meta(3, 7)), {}, 3 * 21),
+    ("max pool", aten.max_pool2d_with_indices.default, (meta(1, 2, 8, 8), [2, 2], [2, 2]), {}, 4 * 2 * 16),
+    ("average pool", aten.avg_pool2d.default, (meta(1, 2, 8, 8), [2, 2], [2, 2]), {}, 4 * 2 * 16),
+    ("adaptive pool", aten._adaptive_avg_pool2d.default, (meta(1, 2, 8, 8), [1, 1]), {}, 128),
+    ("nearest", aten.upsample_nearest2d.default, (meta(1, 2, 4, 4), [8, 8]), {}, 2 * 128),
+    ("bilinear", aten.upsample_bilinear2d.default, (meta(1, 2, 4, 4), [8, 8], False), {}, 2 * 4 * 128),
+    ("dropout", aten.native_dropout.default, (meta(3, 7), 0.1, True), {}, 12 * 21),
+    ("add", aten.add.Tensor, (meta(3, 7), meta(7)), {}, 21),
+    ("complex add", aten.add.Tensor, (meta(3, 7, dtype=torch.complex64), meta(7, dtype=torch.complex64)), {}, 42),
+    ("comparison", aten.gt.Tensor, (meta(3, 7), meta(7)), {}, 21),
+    ("fused optimizer", aten._fused_adamw_.default,
+     ([meta(21)], [meta(21)], [meta(21)], [meta(21)], [], [meta()]),
+     {"lr": 0.1, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.1, "eps": 1e-8, "amsgrad": False, "maximize": False}, 16 * 21),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("op", "args"), [(op, args) for op, args, _ in MATRIX if op in (aten.mm.default, aten.addmm.default, aten.bmm.default,
-                                                                    aten.convolution.default)][:5]
-)  # fmt: skip
-def test_agrees_with_pytorchs_counter(op, args):
-    if any(isinstance(a, torch.Tensor) and a.dtype.is_complex for a in args):
-        pytest.skip("its counter takes a complex product for a real one")
-    with FlopCounterMode(display=False) as counter:
-        op(*args)
-    assert counted(op, *args).properties.mma_ops == counter.get_total_flops()
+    ("op", "args", "kwargs", "expected"), [row[1:] for row in VECTOR], ids=[row[0] for row in VECTOR]
+)
+def test_element_wise_operations(op, args, kwargs, expected):
+    counts = counted(op, *args, **kwargs)
+    assert counts.level == "builtin_properties" and counts.properties.gp_ops == expected
 
 
 @pytest.mark.parametrize(("mask", "times"), [([True, True, False], 2), ([False, True, False], 1)])
@@ -79,6 +117,15 @@ def test_convolution_backward_is_two_forwards_or_one_where_the_input_needs_none(
     x, w, grad = meta(2, 6, 11, 11), meta(8, 3, 3, 3), meta(2, 8, 9, 9)
     args = (grad, x, w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 2, mask)
     assert counted(aten.convolution_backward.default, *args).properties.mma_ops == times * 2 * 2 * 8 * 9 * 9 * 3 * 9
+
+
+def test_packed_weights_count_as_stored():
+    # 16 x 64 weights of four bits are 512 bytes; scales and zeros of two groups of 32
+    left, packed, scales = bf16(3, 64), meta(2, 2, 32, 1, dtype=torch.int32), bf16(2, 16, 2)
+    info = OpInvokeInfo(aten._weight_int4pack_mm.default, (left, packed, 32, scales), {}, bf16(3, 16))
+    properties = REGISTRY.properties(info).properties
+    assert properties.mma_ops == 2 * 3 * 64 * 16
+    assert (properties.read_bytes, properties.write_bytes) == (2 * 3 * 64 + 512 + 2 * 64, 2 * 3 * 16)
 
 
 def test_fp8_products_count_in_the_input_type():
@@ -187,6 +234,12 @@ BYTES = [
     ("scatter_add_", aten.scatter_add_.default, (meta(5, 7), 0, long(3, 7), meta(3, 7)), {}, 84 + 168 + 84, 84),
     ("overlapping windows", aten.clone.default, (meta(10).unfold(0, 3, 1),), {}, 40, 96),
     ("zero size", aten.add.Tensor, (meta(0, 7), meta(0, 7)), {}, 0, 0),
+    ("embedding backward", aten.embedding_dense_backward.default, (meta(3, 7), long(3), 50, -1, False), {}, 84 + 24 + 84,
+     50 * 28 + 84),
+    ("layer norm", aten.native_layer_norm.default, (meta(3, 7), [7], meta(7), meta(7), 1e-5), {}, 84 + 56, 84 + 24),
+    ("picked probabilities", aten.nll_loss_forward.default, (meta(3, 7), long(3), None, 1, -100), {}, 24 + 12, 8),
+    ("a mask over scores", aten.masked_fill.Scalar, (meta(3, 7), meta(7, dtype=torch.bool), 0.0), {}, 84 + 7, 84),
+    ("nested views of one storage", aten.add.Tensor, ((whole := meta(10))[:6], whole[4:]), {}, 40, 24),
     ("concatenation", aten.cat.default, ([meta(3, 5), meta(4, 5)],), {}, 140, 140),
 ]  # fmt: skip
 

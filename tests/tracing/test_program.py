@@ -123,6 +123,22 @@ def test_what_a_callable_captures_counts_as_meta(kind):
     assert any("mm" in name for name in operators(graph))
 
 
+def test_what_is_no_data_is_shared_with_the_copy():
+    import threading
+
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lock, self.code, self.operator = threading.Lock(), functools, torch.ops.aten.relu.default
+            self.random = torch.Generator()
+
+        def forward(self, x):
+            with self.lock:
+                return self.operator(x)
+
+    assert operators(tensor_cast.trace(Holder(), X)) == ["aten.relu.default"]
+
+
 def test_a_captured_module_trains():
     layer = nn.Linear(5, 7)
     graph = tensor_cast.trace(lambda x: layer(x).sum(), X, backward=True)

@@ -121,32 +121,34 @@ def native_attention_backward(info: OpInvokeInfo) -> PerformanceProperties:
     return _attention(info, _native_pairs(info, query, key), (2.5, 2), info.tensors())
 
 
-@counts("attention", "higher_order.flex_attention")
+@counts("attention", "higher_order.flex_attention", "higher_order.flex_attention_backward")
 def flex_attention(info: OpInvokeInfo) -> PerformanceProperties:
     # what a score_mod or a block mask leaves out is not known: every pair counts
     query, key, value = info.args[:3]
-    queries, keys = query.shape[2], key.shape[2]
-    B, H, _, D = query.shape
-    mma_ops = 2 * B * H * queries * keys * (D + value.shape[-1])
+    B, H, queries, D = query.shape
+    pairs, factor = B * H * queries * key.shape[2], 2.5 if "backward" in str(info.func) else 1
     properties = info.get_memory_access_properties()
-    return add_ops(properties, query.dtype, mma_ops, SOFTMAX_OPS * B * H * queries * keys)
+    return add_ops(properties, query.dtype, 2 * pairs * (D + value.shape[-1]) * factor, SOFTMAX_OPS * pairs * factor)
 
 
-@counts("attention", "aten._flash_attention_forward", "aten._efficient_attention_forward")
+@counts(
+    "attention", "aten._flash_attention_forward", "aten._efficient_attention_forward", "aten._flash_attention_backward",
+    "aten._efficient_attention_backward",
+)  # fmt: skip
 def packed_attention(info: OpInvokeInfo) -> PerformanceProperties:
-    # (B, S, H, D), or (tokens, H, D) of sequences that cum_seq_q and cum_seq_k part: their mean length is taken
-    query, key, value = info.args[:3]
-    packed = info.argument("cum_seq_q") if query.dim() == 3 else info.argument("cu_seqlens_q")
+    # (B, S, H, D), or (tokens, H, D) or (1, tokens, H, D) of sequences parted by offsets: their mean length is taken
+    query, key, value = _qkv(info)
+    offsets = info.argument("cum_seq_q")
+    offsets = info.argument("cu_seqlens_q") if offsets is None else offsets
     H, D = query.shape[-2:]
-    sequences = packed.shape[0] - 1 if packed is not None else query.shape[0]
-    total_q, total_k = query.shape[:-2].numel(), key.shape[:-2].numel()
-    queries, keys = total_q // max(sequences, 1), total_k // max(sequences, 1)
-    causal = bool(info.argument("is_causal") or info.argument("custom_mask_type"))
-    pairs = pairs_of(queries, keys, causal, None)
-    per_pair = 2 * sequences * H * (D + value.shape[-1])
+    sequences = max(offsets.shape[0] - 1 if offsets is not None else query.shape[0], 1)
+    queries, keys = (tensor.shape[:-2].numel() // sequences for tensor in (query, key))
+    pairs = pairs_of(queries, keys, bool(info.argument("is_causal") or info.argument("custom_mask_type")), None)
+    per_pair, factors = 2 * sequences * H * (D + value.shape[-1]), (2.5, 2) if "backward" in str(info.func) else (1, 1)
     properties = info.get_memory_access_properties()
-    properties.model_mma_ops = per_pair * pairs.model
-    return add_ops(properties, query.dtype, per_pair * pairs.executed, SOFTMAX_OPS * sequences * H * pairs.executed)
+    properties.model_mma_ops = per_pair * pairs.model * factors[1]
+    gp_ops = SOFTMAX_OPS * sequences * H * pairs.executed * factors[0]
+    return add_ops(properties, query.dtype, per_pair * pairs.executed * factors[0], gp_ops)
 
 
 def _native_pairs(info: OpInvokeInfo, query: torch.Tensor, key: torch.Tensor) -> Pairs:
