@@ -69,8 +69,9 @@ def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Modul
     try:
         settings = CONFIG_MAPPING[model_type](**data)
         build = _model_class(settings, where)
+        text = settings.get_text_config(decoder=True)
         if build.config_class is not None and not isinstance(settings, build.config_class):
-            settings = settings.get_text_config(decoder=True)  # the language model of a composite config
+            settings = text if isinstance(text, build.config_class) else settings  # a composite's language model
         if build in _causal_classes() and getattr(settings, "is_decoder", None) is False:
             settings.is_decoder = True  # a language model out of an encoder's blocks
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -36,6 +36,7 @@ class Tracer(TorchDispatchMode):
         self.phase = "forward"
         self.running: Any = None
         self._calls: dict[Any, int] = {}
+        self._made: dict[Any, tuple[int, Any]] = {}  # calls whose results are remade when they are called again
         self._storages: dict[int, int] = {}
         self.values.indices = self._storages
         self._watches: dict[int, weakref.ref[Any]] = {}
@@ -100,12 +101,24 @@ class Tracer(TorchDispatchMode):
                 return func(*args, **kwargs)
             if _takes_device(func):
                 kwargs = {**kwargs, "device": META}
+        if func is _detach:  # no kernel, and autograd alone decides whether it is called
+            return func(*args, **kwargs)
+        groups: dict[int, tuple[int, int]] = {}
+        reads: list[int] = []
+        inputs = self._inputs(func, args, kwargs, groups, reads)
+        made = None if on_host else self._made.get(inputs)
+        if made is not None:
+            call, slots = made
+            out = _tensors(slots)
+            writes = [self.storage_of(out)] if type(slots) is TensorSlot else [self.storage_of(each) for each in out]
+            self._write_down(call, func, args, kwargs, out, reads, writes)
+            return out
         try:
             out = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
             if is_data_dependent(func):
                 out = self.values.resolve(func, args, kwargs)
-                self.values.resolved(out, self.record(func, args, kwargs, out))
+                self.values.resolved(out, self._record(inputs, args, kwargs, out, groups, reads))
                 return out
             if on_host:  # a kernel of a device takes a number in a host tensor, meta's may not
                 args, kwargs = self._to_meta(args, True), {n: self._to_meta(v, True) for n, v in kwargs.items()}
@@ -114,34 +127,69 @@ class Tracer(TorchDispatchMode):
                 out = None
             else:
                 raise
-        if func is not _detach:  # no kernel, and autograd alone decides whether it is called
-            self.record(func, args, kwargs, out)
+        writes = self._record(inputs, args, kwargs, out, groups, reads)
+        if not on_host and writes and _is_pure(func) and _are_whole(out) and not set(reads) & set(writes):
+            self._made[inputs] = self.graph.ops[-1].call, self.graph.calls[self.graph.ops[-1].call].out
         return out
 
-    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> list[int]:
-        """Write down one call and its result; returns the results' storages."""
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Write down one call and its result."""
         groups: dict[int, tuple[int, int]] = {}
         reads: list[int] = []
+        self._record(self._inputs(func, args, kwargs, groups, reads), args, kwargs, out, groups, reads)
+
+    def _inputs(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        groups: dict[int, tuple[int, int]],
+        reads: list[int],
+    ) -> Any:
+        """What tells a call from others before it has run: the operator, its arguments' slots and values, their types."""
         encode = self._encode
         spec_args = tuple([encode(value, groups, reads) for value in args])
         spec_kwargs = tuple([(name, encode(value, groups, reads)) for name, value in kwargs.items()]) if kwargs else ()
-        writes: list[int] = []
-        spec_out = encode(out, groups, writes)
         kinds = tuple(map(type, args))  # 1, 1.0 and True are equal, and three calls
-        key: Any = (func, spec_args, kinds, spec_kwargs, spec_out)
         try:
-            call = self._calls.get(key)
+            return _Inputs(func, spec_args, kinds, spec_kwargs)
         except TypeError:  # an argument that has no hash is told apart by what it prints
-            key = (func, repr(spec_args), kinds, repr(spec_kwargs), repr(spec_out))
-            call = self._calls.get(key)
+            return _Inputs(func, spec_args, (*kinds, repr(spec_args), repr(spec_kwargs)), spec_kwargs, True)
+
+    def _record(
+        self,
+        inputs: _Inputs,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        groups: dict[int, tuple[int, int]],
+        reads: list[int],
+    ) -> list[int]:
+        """Write down one call and its result; returns the results' storages."""
+        writes: list[int] = []
+        spec_out = self._encode(out, groups, writes)
+        key: Any = inputs, spec_out
+        call = self._calls.get(key)
         if call is None:
             call = self._calls[key] = len(self.graph.calls)
-            self.graph.calls.append(OpCall(func, spec_args, spec_kwargs, spec_out))
+            self.graph.calls.append(OpCall(inputs.func, inputs.args, inputs.kwargs, spec_out))
+        self._write_down(call, inputs.func, args, kwargs, out, reads, writes)
+        return writes
+
+    def _write_down(
+        self,
+        call: int,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        reads: list[int],
+        writes: list[int],
+    ) -> None:
         module, phase = self._place()
         self.graph.ops.append(Op(call, module, phase, tuple(reads), tuple(writes)))
         if phase == "forward" and func.namespace != "higher_order":
             self._follow_values(func, args, kwargs, out, reads, writes)
-        return writes
 
     def _follow_values(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, reads: list[int], writes: list[int]
@@ -210,6 +258,50 @@ class Tracer(TorchDispatchMode):
         if isinstance(value, (list, tuple)):
             return type(value)(self._to_meta(item, numbers) for item in value)
         return value
+
+
+class _Inputs:
+    """A call's operator and arguments as a key; its hash is worked out once."""
+
+    __slots__ = ("args", "func", "kinds", "kwargs", "printed", "value")
+
+    def __init__(self, func: Any, args: Any, kinds: Any, kwargs: Any, printed: bool = False) -> None:
+        self.func, self.args, self.kinds, self.kwargs, self.printed = func, args, kinds, kwargs, printed
+        self.value = hash((func, kinds) if printed else (func, args, kinds, kwargs))
+
+    def __hash__(self) -> int:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, _Inputs)
+        if self.func is not other.func or self.kinds != other.kinds or self.printed != other.printed:
+            return False
+        return self.printed or (self.args == other.args and self.kwargs == other.kwargs)
+
+
+def _tensors(slots: Any) -> Any:
+    """New tensors as a call's result was."""
+    if type(slots) is TensorSlot:
+        return torch.empty_strided(slots.shape, slots.stride, dtype=slots.dtype, device=META)
+    return tuple([torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype, device=META) for slot in slots])
+
+
+@cache
+def _is_pure(func: Any) -> bool:
+    """Whether a call's result is new memory whose size follows from the arguments: PyTorch's operators and ours, by schema."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or func.namespace not in ("aten", "prims", "tensor_cast"):
+        return False
+    return not any(item.alias_info is not None for item in (*schema.arguments, *schema.returns))
+
+
+def _are_whole(out: Any) -> bool:
+    """Whether a result is plain tensors, each of a storage of its own."""
+    if isinstance(out, torch.Tensor):
+        return type(out) is torch.Tensor and out.storage_offset() == 0
+    if not isinstance(out, tuple) or not all(type(each) is torch.Tensor and not each.storage_offset() for each in out):
+        return False
+    return len({each.untyped_storage()._cdata for each in out}) == len(out)
 
 
 def _only_writes(func: Any) -> bool:

@@ -114,7 +114,9 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("kind", EQUAL)
-@given(rows=st.integers(2, 70), inner=st.integers(2, 70), columns=st.integers(2, 70))  # einsum multiplies where a size is 1
+@given(
+    rows=st.integers(2, 70), inner=st.integers(2, 70), columns=st.integers(2, 70)
+)  # einsum multiplies where a size is 1
 @settings(max_examples=10)
 def test_equal_programs_count_the_same(kind, rows, inner, columns):
     x, w = torch.empty(rows, inner, device="meta"), torch.empty(columns, inner, device="meta")

@@ -273,3 +273,28 @@ def test_a_users_own_hugging_face_model(implementation):
     graph = tensor_cast.trace(model, ids, attention_mask=mask, position_ids=torch.arange(7)[None], use_cache=False)
     assert operators(graph).count("tensor_cast.attention.default") == 2
     assert model.config._attn_implementation == implementation
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.LayerNorm(8)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.norm(self.layer(x)) * 2.0 + x.topk(2, dim=-1)[0].sum()
+        return x.chunk(2, dim=-1)[0] * torch.arange(4)
+
+
+@pytest.mark.parametrize("how", [{}, {"backward": True}, {"optimizer": torch.optim.AdamW}])
+def test_a_call_made_again_is_written_down_as_if_it_had_run(how, monkeypatch):
+    from tensor_cast.tracing import tracer
+
+    def written(graph):
+        calls = [(call.operator, call.args, call.kwargs, call.out) for call in graph.calls]
+        return calls, graph.ops, graph.storages
+
+    torch.manual_seed(0)
+    fast = written(tensor_cast.trace(Twice(), torch.randn(2, 3, 8), **how))
+    monkeypatch.setattr(tracer, "_is_pure", lambda func: False)
+    assert written(tensor_cast.trace(Twice(), torch.randn(2, 3, 8), **how)) == fast
