@@ -154,3 +154,11 @@ def test_a_sliding_layer_keeps_its_window():
     assert (
         simulation.simulate_config(config).report()["memory"]["kv_cache_bytes"] == 3 * (5 * 32 + 100) * 2 * 2 * 16 * 2
     )
+
+
+def test_logits_of_the_last_position_or_of_all():
+    last, whole = (simulate("llama", "prefill", seq_len=8, logits=logits) for logits in (Logits.last, Logits.all))
+    (row,) = [row for row in last.report()["ops"] if row["module"] == "lm_head" and row["mma_ops"]]
+    head = row["mma_ops"]
+    assert head == 2 * 4096 * 128256
+    assert whole.report()["totals"]["model_flops"] - last.report()["totals"]["model_flops"] == 7 * head

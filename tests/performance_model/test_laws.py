@@ -85,3 +85,12 @@ def test_collectives_grow_with_bytes_and_ranks(kind):
         assert times == sorted(times)
     times = [collective_time(kind, 1e6, ranks, LEVELS) for ranks in (1, 2, 4, 8, 16, 64)]
     assert times == sorted(times)
+
+
+def test_a_step_is_the_sum_of_its_ops_and_their_launches():
+    import tensor_cast
+
+    simulation = tensor_cast.simulate(lambda x: (x + 1).exp().sum(), torch.empty(64, 64), device="l4")
+    document = simulation.report()
+    assert simulation.step_time_s == pytest.approx(sum(row["time_s"] for row in document["ops"]))
+    assert document["time_by_bound_s"]["launch"] == pytest.approx(3 * load_device("l4").launch_s)

@@ -298,3 +298,8 @@ def test_a_call_made_again_is_written_down_as_if_it_had_run(how, monkeypatch):
     fast = written(tensor_cast.trace(Twice(), torch.randn(2, 3, 8), **how))
     monkeypatch.setattr(tracer, "_is_pure", lambda func: False)
     assert written(tensor_cast.trace(Twice(), torch.randn(2, 3, 8), **how)) == fast
+
+
+def test_reserved_bytes_are_those_of_blocks():
+    memory = tensor_cast.simulate(lambda x: x + 1, torch.empty(100), device="l4").memory
+    assert (memory.peak_bytes, memory.reserved_bytes) == (2 * 400, 2 * 512)
