@@ -41,10 +41,23 @@ class Interconnect:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """The share of a peak that a family of kernels reaches, in (0, 1]."""
+    """What a family of kernels reaches of a device, and what it pays besides; see ``performance_model.products`` for the tiles.
+
+    compute, memory: shares of the peak and of the bandwidth, in (0, 1]. launch_s: None, the device's. error: relative error on
+    shapes that the fit has not seen, None where nothing was fitted.
+    """
 
     compute: float = 1.0
     memory: float = 1.0
+    launch_s: float | None = None
+    overlap: float = 8.0
+    tile_edge: float = 0.0
+    tile_depth: float = 0.0
+    tile_start_s: float = 0.0
+    wave_rounding: float = 0.0
+    split_s: float = 0.0
+    cache_speedup: float = 1.0
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,8 +86,9 @@ class DeviceProfile:
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
-    def efficiency_of(self, family: str) -> Efficiency:
-        return self.efficiency.get(family, Efficiency())
+    def efficiency_of(self, family: str, dtype: str | None = None) -> Efficiency:
+        """That of a family in a type ("matmul.float32") where there is one, else the family's."""
+        return self.efficiency.get(f"{family}.{dtype}") or self.efficiency.get(family) or Efficiency()
 
     def matrix_rate(self, dtype: str) -> float:
         """The matrix unit's dense peak in a dtype; UserError with the device's types where it has none."""
@@ -267,18 +281,29 @@ def _interconnect(level: Any, key: str) -> Interconnect:
 
 
 def _efficiencies(value: Any, key: str) -> dict[str, Efficiency]:
+    from tensor_cast.dtypes import RATE_NAMES
+
     if not isinstance(value, Mapping):
         raise UserError(f"{key} must be a mapping from family to {{compute, memory}}, got {value!r}.")
     families = {}
     for family, shares in value.items():
-        if family not in FAMILIES:
-            raise UserError(f"{key}: there is no family {family!r}.{did_you_mean(family, FAMILIES)}")
-        if not isinstance(shares, Mapping) or not set(shares) <= {"compute", "memory"}:
-            raise UserError(f"{key}.{family} takes compute and memory, got {shares!r}.")
+        kind, _, dtype = str(family).partition(".")
+        if kind not in FAMILIES:
+            raise UserError(f"{key}: there is no family {kind!r}.{did_you_mean(kind, FAMILIES)}")
+        if dtype and dtype not in RATE_NAMES:
+            raise UserError(f"{key}.{family}: there is no dtype {dtype!r}.{did_you_mean(dtype, RATE_NAMES)}")
+        known = Efficiency.__dataclass_fields__
+        if not isinstance(shares, Mapping) or not set(shares) <= set(known):
+            raise UserError(f"{key}.{family} takes {', '.join(known)}; got {shares!r}.")
         for name, share in shares.items():
-            if not 0 < _number(share, f"{key}.{family}.{name}") <= 1:
+            number = _number(share, f"{key}.{family}.{name}")
+            if name in ("compute", "memory") and not 0 < number <= 1:
                 raise UserError(f"{key}.{family}.{name} is a share of the peak, above 0 and at most 1; got {share!r}.")
-        families[family] = Efficiency(**shares)
+            if name == "wave_rounding" and number > 1:
+                raise UserError(f"{key}.{family}.{name} is a share, at most 1; got {share!r}.")
+            if name in ("overlap", "cache_speedup") and number < 1:
+                raise UserError(f"{key}.{family}.{name} is at least 1; got {share!r}.")
+        families[str(family)] = Efficiency(**shares)
     return families
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tensor_cast.dtypes import rate_name
+from tensor_cast.performance_model.builtin.matmul import product_of
 from tensor_cast.performance_model.model import PerformanceModel, Result
+from tensor_cast.performance_model.products import product_time_s
 
 if TYPE_CHECKING:
     from tensor_cast.device import DeviceProfile
@@ -49,9 +51,31 @@ class Roofline(PerformanceModel):
 
 @dataclass(frozen=True)
 class Analytic(Roofline):
-    """The roofline at the share of each peak that the device's ``efficiency`` gives for the family."""
+    """The roofline at the share of each peak that the device's ``efficiency`` gives for the family; products by their tiles."""
 
     name: ClassVar[str] = "analytic"
+
+    def price(
+        self, info: OpInvokeInfo, properties: PerformanceProperties, family: str, device: DeviceProfile
+    ) -> Result:
+        product = product_of(info, properties) if family == "matmul" and device.num_cores else None
+        if product is None:
+            return super().price(info, properties, family, device)
+        (dtype, ops), *others = ((d, o) for d, o in properties.compute_ops.items() if o.mma_ops)
+        if others:
+            return super().price(info, properties, family, device)
+        name = self._matrix_dtype(rate_name(dtype), device)
+        efficiency = device.efficiency_of(family, name)
+        times = product_time_s(product, device.matrix_rate(name), device, efficiency, ops.mma_ops)
+        both_s, compute_s, memory_s = (float(time.item()) for time in times)
+        gp_s = sum(
+            ops.gp_ops / device.vector_rate(rate_name(dtype))
+            for dtype, ops in properties.compute_ops.items()
+            if ops.gp_ops
+        )
+        launch_s = device.launch_s if efficiency.launch_s is None else efficiency.launch_s
+        bound = "gp" if gp_s > both_s else "mma" if compute_s > memory_s else "memory"
+        return Result(launch_s + max(both_s, gp_s), launch_s=launch_s, bound=bound)
 
     def shares(self, family: str, device: DeviceProfile) -> tuple[float, float]:
         efficiency = device.efficiency_of(family)
