@@ -110,10 +110,10 @@ def test_figures_are_numbers_in_their_range(name: str) -> None:
     for key in ("memory_bytes", "cache_bytes", "num_cores"):
         assert isinstance(device[key], int), key
     assert isinstance(device["fused_attention"], bool)
-    assert set(device["efficiency"]) == FAMILIES
+    assert {family.partition(".")[0] for family in device["efficiency"]} == FAMILIES
     for family, shares in device["efficiency"].items():
-        assert set(shares) == {"compute", "memory"}, family
-        assert all(0.2 <= share <= 1 for share in shares.values()), family
+        assert {"compute", "memory"} <= set(shares), family
+        assert all(0.2 <= shares[name] <= 1 for name in ("compute", "memory")), family
     assert 1e-7 < device["launch_s"] < 1e-4
     assert 1e8 < device["context_bytes"] < 4e9
 

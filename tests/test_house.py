@@ -21,6 +21,7 @@ LAYERS = [  # each may import itself and what stands above it
     {"document", "simulation"},
     {"report"},
     {"config", "refusals", "job", "search_path", "run"},
+    {"commands", "calibrate", "validate"},
 ]
 
 

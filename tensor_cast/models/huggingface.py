@@ -72,7 +72,7 @@ def build_model(config: str | Mapping[str, Any], dtype: torch.dtype) -> nn.Modul
         text = settings.get_text_config(decoder=True)
         if build.config_class is not None and not isinstance(settings, build.config_class):
             settings = text if isinstance(text, build.config_class) else settings  # a composite's language model
-        if build in _causal_classes() and getattr(settings, "is_decoder", None) is False:
+        if build.__name__ in _causal_names() and getattr(settings, "is_decoder", None) is False:
             settings.is_decoder = True  # a language model out of an encoder's blocks
         try:
             model = _on_meta(build, settings, dtype)
@@ -102,13 +102,10 @@ def _on_meta(build: Any, settings: Any, dtype: torch.dtype) -> Any:
         torch.set_default_dtype(before)
 
 
-def _causal_classes() -> set[Any]:
-    import transformers
+def _causal_names() -> set[str]:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return {
-        getattr(transformers, name, None) for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() if type(name) is str
-    }
+    return {name for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values() if isinstance(name, str)}
 
 
 def _complete(settings: Any) -> bool:

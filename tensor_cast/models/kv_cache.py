@@ -140,7 +140,8 @@ def tensors_of(cache: Any) -> Iterator[torch.Tensor]:
 
 
 def _windows(config: Any) -> list[int | None]:
-    config = config.get_text_config(decoder=True)
+    if not any(hasattr(config, name) for name in ("num_decoder_layers", "decoder_layers", "num_hidden_layers")):
+        config = config.get_text_config(decoder=True)
     num_layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     num_layers = int(num_layers or getattr(config, "num_hidden_layers", None) or 0)
     window = getattr(config, "sliding_window", None)

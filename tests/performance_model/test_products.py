@@ -96,12 +96,13 @@ def test_never_shorter_for_more(name, shape, axis, more):
 @given(shape=st.tuples(st.integers(64, 20_000), st.integers(64, 20_000), st.integers(64, 20_000)))
 @settings(max_examples=40)
 def test_no_cliff_between_neighbours(name, shape):
-    # a row, column or step more may start a tile, at most a wave of the smallest tiles, but no more
+    # a row more may start a second row of tiles (64 to 65), and at 512 and above one of many
     device, efficiency, ops_per_s = fitted(name)
     here = seconds(product(*shape), device, efficiency, ops_per_s) + device.launch_s
     for axis in range(3):
         beside = tuple(length + (position == axis) for position, length in enumerate(shape))
-        assert seconds(product(*beside), device, efficiency, ops_per_s) + device.launch_s <= 1.6 * here
+        most = 1.3 if min(shape[:2]) >= 512 else 2.0
+        assert seconds(product(*beside), device, efficiency, ops_per_s) + device.launch_s <= most * here
 
 
 def test_a_users_counts_scale_the_price():
