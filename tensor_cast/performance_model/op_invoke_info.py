@@ -205,6 +205,8 @@ class OpInvokeInfo:
         results = self._results(schema, skip_outputs)
         input_storages = {tensor.untyped_storage()._cdata for tensor in self.tensors()}
         fresh = [tensor for tensor in results if tensor.untyped_storage()._cdata not in input_storages]
+        if torch.Tag.inplace_view in getattr(self.func, "tags", ()):
+            return PerformanceProperties()
         is_view = getattr(self.func, "is_view", False) or (results and not fresh and not skip_outputs)
         if is_view and not (schema and schema.is_mutable):
             return PerformanceProperties()

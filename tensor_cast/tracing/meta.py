@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import io
+import pickle
 import threading
 import types
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ class MetaCopy:
         try:
             with _TensorsToMeta(self), _shared_as_they_are():
                 return copy.deepcopy(value, self._memo)
-        except (TypeError, NotImplementedError, RuntimeError) as error:
+        except (TypeError, NotImplementedError, RuntimeError, pickle.PickleError) as error:
             raise UserError(
                 f"{type(value).__name__} cannot be copied for tracing ({' '.join(str(error).split())}); the program is"
                 " traced on a copy so that it stays as it was. Give it a __deepcopy__, or pass a plain module or function."
@@ -95,7 +96,7 @@ class MetaCopy:
         captured = {
             name: function.__globals__[name]
             for name in _global_names(function.__code__)
-            if isinstance(function.__globals__.get(name), (torch.Tensor, torch.nn.Module))
+            if _holds_tensors(function.__globals__.get(name))
         }
         if not (captured or function.__closure__ or function.__defaults__ or function.__kwdefaults__):
             return function
@@ -121,11 +122,7 @@ class MetaCopy:
             content = cell.cell_contents
         except ValueError:  # not filled yet
             return cell
-        if isinstance(
-            content, (torch.Tensor, torch.nn.Module, types.FunctionType, types.MethodType, functools.partial)
-        ):
-            return types.CellType(self(content))
-        if type(content) in (list, tuple, dict) and _holds_tensors(content):
+        if isinstance(content, (types.FunctionType, types.MethodType, functools.partial)) or _holds_tensors(content):
             return types.CellType(self(content))
         return cell
 
@@ -133,6 +130,7 @@ class MetaCopy:
 # What is no data: a copy shares it with the original.
 _SHARED = (
     types.ModuleType, torch.library.CustomOpDef, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.Generator,
+    torch.jit.ScriptFunction,
     type(threading.Lock()), type(threading.RLock()), threading.Thread, io.TextIOWrapper, io.BufferedReader,
     io.BufferedWriter,
 )  # fmt: skip
@@ -174,9 +172,13 @@ def _global_names(code: types.CodeType) -> set[str]:
     return names
 
 
-def _holds_tensors(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(_holds_tensors(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return any(_holds_tensors(item) for item in value)
-    return isinstance(value, (torch.Tensor, torch.nn.Module))
+def _holds_tensors(value: Any, depth: int = 5) -> bool:
+    """Whether tensors or modules are in a value, as an optimizer or a trainer holds them; not looked for any deeper."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return True
+    if depth == 0 or isinstance(value, (type, str, bytes, int, float, *_SHARED)) or callable(value):
+        return False
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    if inner is None:
+        inner = getattr(value, "__dict__", {}).values()
+    return any(_holds_tensors(item, depth - 1) for item in inner)

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -147,19 +148,9 @@ def _parameters(roots: list[nn.Module], arguments: Any) -> list[nn.Parameter]:
 
 
 def _make_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> Any:
-    """The optimizer over the parameters; its foreach form, as on a device, where it has one."""
-    make: Any = factory
-    if isinstance(factory, type) and issubclass(factory, torch.optim.Optimizer):
-        try:
-            return make(parameters, foreach=True)
-        except TypeError:
-            return make(parameters)
-    stepper: Any = make(parameters)
+    stepper: Any = factory(parameters)
     if not hasattr(stepper, "step"):
         raise UserError(f"optimizer= is a torch.optim class, or a function from parameters to one; got {stepper!r}.")
-    for group in getattr(stepper, "param_groups", ()):
-        if group.get("foreach", 0) is None and not group.get("fused"):
-            group["foreach"] = True
     return stepper
 
 
@@ -188,7 +179,7 @@ def _surroundings(stack: ModuleStack, tracer: Tracer) -> Iterator[None]:
         exits.enter_context(_whole_attention())
         exits.enter_context(_no_accelerator_needed())
         exits.enter_context(Autocast().followed())
-        exits.enter_context(_fused_optimizers())
+        exits.enter_context(_optimizers_as_on_a_device())
         exits.enter_context(following(tracer.values))
         exits.enter_context(
             _tensor_methods(
@@ -237,6 +228,9 @@ def _uncompiled() -> Iterator[None]:
     """What a program compiles while it runs is run as it is; flex_attention, which looks at the device, takes meta."""
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     with ExitStack() as exits:
+        # an encoder's padded batch stays padded: nested tensors know no meta device
+        exits.callback(setattr, torch, _LEFT_ALIGNED, getattr(torch, _LEFT_ALIGNED))
+        setattr(torch, _LEFT_ALIGNED, lambda *_: False)
         exits.callback(setattr, torch, "compile", torch.compile)
         torch.compile = _as_it_is  # type: ignore[assignment]
         if flex is not None:
@@ -245,21 +239,28 @@ def _uncompiled() -> Iterator[None]:
         yield
 
 
+_LEFT_ALIGNED = "_nested_tensor_from_mask_left_aligned"
+
+
 def _as_it_is(model: Any = None, **_: Any) -> Any:
     return model if model is not None else _as_it_is
 
 
 @contextmanager
-def _fused_optimizers() -> Iterator[None]:
-    """A fused optimizer takes parameters on meta, as on an accelerator."""
+def _optimizers_as_on_a_device() -> Iterator[None]:
+    """An optimizer takes parameters on meta as on an accelerator: by lists where nothing is said, fused where it is asked for."""
     from torch.optim import optimizer
 
-    before = optimizer._get_fused_kernels_supported_devices
-    optimizer._get_fused_kernels_supported_devices = lambda: [*before(), "meta"]
-    try:
+    with ExitStack() as exits:
+        for name in ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices"):
+            before = getattr(optimizer, name)
+            exits.callback(setattr, optimizer, name, before)
+            setattr(optimizer, name, partial(_with_meta, before))
         yield
-    finally:
-        optimizer._get_fused_kernels_supported_devices = before
+
+
+def _with_meta(devices: Callable[[], list[str]]) -> list[str]:
+    return [*devices(), "meta"]
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from tensor_cast.tracing.values import KnownValues, is_data_dependent
 META = torch.device("meta")
 _Tensor = torch.Tensor
 _detach = torch.ops.aten.detach.default
+_pack = torch.ops.aten._pack_padded_sequence.default
 _current_node = torch._C._current_autograd_node
 
 
@@ -75,10 +76,11 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         namespace = func.namespace
-        if namespace != "profiler":
-            self.running = func
-            if namespace == "higher_order":
-                return higher_order.run(self, func, args, kwargs)
+        if namespace == "profiler":  # marks in a profile, no kernels
+            return func(*args, **kwargs)
+        self.running = func
+        if namespace == "higher_order":
+            return higher_order.run(self, func, args, kwargs)
         on_meta = on_host = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, _Tensor):
@@ -93,7 +95,8 @@ class Tracer(TorchDispatchMode):
             if not on_meta:
                 if "device" not in kwargs or kwargs["device"] is None or torch.device(kwargs["device"]).type == "cpu":
                     return func(*args, **kwargs)
-            args, kwargs = self._to_meta(args), {name: self._to_meta(value) for name, value in kwargs.items()}
+            if func is not _pack:  # its lengths stay on the host on any device
+                args, kwargs = self._to_meta(args), {name: self._to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs and kwargs["device"] is not META:
             kwargs = {**kwargs, "device": META}
         elif not on_meta and not on_host:
@@ -188,8 +191,12 @@ class Tracer(TorchDispatchMode):
     ) -> None:
         module, phase = self._place()
         self.graph.ops.append(Op(call, module, phase, tuple(reads), tuple(writes)))
-        if phase == "forward" and func.namespace != "higher_order":
+        if func.namespace == "higher_order":
+            return
+        if phase == "forward" or phase == "optimizer":
             self._follow_values(func, args, kwargs, out, reads, writes)
+        elif _mutates(func) and not self.values.twins.keys().isdisjoint(reads):
+            self.values.forget(func, args, kwargs)
 
     def _follow_values(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, reads: list[int], writes: list[int]
@@ -198,12 +205,12 @@ class Tracer(TorchDispatchMode):
         if reads and reads[0] not in known:
             if func in _FROM_SHAPE:
                 self.values.from_shape(func, args, kwargs, out, writes)
-            elif "out" in kwargs:
+            elif _mutates(func) and not known.keys().isdisjoint(reads):
                 self.values.forget(func, args, kwargs)
             return
         for index in reads:
             if index not in known:
-                if func._schema.is_mutable:
+                if _mutates(func):
                     self.values.forget(func, args, kwargs)
                 return
         self.values.learn(func, args, kwargs, out, writes)
@@ -284,6 +291,11 @@ def _tensors(slots: Any) -> Any:
     if type(slots) is TensorSlot:
         return torch.empty_strided(slots.shape, slots.stride, dtype=slots.dtype, device=META)
     return tuple([torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype, device=META) for slot in slots])
+
+
+@cache
+def _mutates(func: Any) -> bool:
+    return bool(func._schema.is_mutable)
 
 
 @cache

@@ -48,6 +48,12 @@ MATRIX = [
                                         meta(7, dtype=torch.bfloat16)), 2 * 3 * 64 * 7),
     # a triangle of 5 x 5 against 5 x 3: half of 2 * 5 * 5 * 3
     (aten.linalg_solve_triangular.default, (meta(5, 5), meta(5, 3)), 5 * 5 * 3),
+    # Golub and Van Loan: n^3 / 3; 2 n^3; m n^2 - n^3 / 3; 14 m n^2 + 8 n^3 with vectors; 9 n^3
+    (aten.linalg_cholesky_ex.default, (meta(6, 6),), 72),
+    (aten.linalg_inv_ex.default, (meta(6, 6),), 432),
+    (aten.linalg_lu_factor_ex.default, (meta(9, 6),), 9 * 36 - 72),
+    (aten._linalg_svd.default, (meta(9, 6),), 14 * 9 * 36 + 8 * 216),
+    (aten._linalg_eigh.default, (meta(2, 6, 6),), 2 * 9 * 216),
     # 11 rows, 3 experts: each row meets one expert
     (ours.grouped_matmul.default, (meta(11, 5), meta(3, 5, 7), long(3)), 2 * 11 * 5 * 7),
     (ours.grouped_matmul.default, (meta(5, 11), meta(11, 7), long(3)), 2 * 11 * 5 * 7),
@@ -211,6 +217,7 @@ BYTES = [
     ("same tensor twice", aten.mul.Tensor, (x := meta(7, 11), x), {}, 308, 308),
     ("slice", aten.slice.Tensor, (TABLE, 0, 0, 8), {}, 0, 0),
     ("alias", aten.alias.default, (TABLE,), {}, 0, 0),
+    ("view in place", aten.transpose_.default, (meta(5, 7), 0, 1), {}, 0, 0),
     ("detach", aten.detach.default, (TABLE,), {}, 0, 0),
     ("view", aten.view.default, (TABLE, [-1]), {}, 0, 0),
     ("view_as_real", aten.view_as_real.default, (meta(5, dtype=torch.complex64),), {}, 0, 0),

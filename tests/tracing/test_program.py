@@ -158,6 +158,80 @@ def test_recurrent_layers_trace(kind):
     assert {op.phase for op in graph.ops} == {"forward", "backward"}
 
 
+def _own_step():
+    layer = nn.Linear(5, 5)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def run(x):
+        optimizer.zero_grad()
+        layer(x).sum().backward()
+        optimizer.step()
+
+    return run
+
+
+def test_a_step_of_the_programs_own_is_taken_by_a_copy():
+    layer = nn.Linear(5, 5)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    layer(X).sum().backward()
+    before = layer.weight.grad.clone(), layer.weight.clone()
+
+    def run(x):
+        optimizer.zero_grad()
+        layer(x).sum().backward()
+        optimizer.step()
+
+    names = operators(tensor_cast.trace(run, X))
+    assert any("addcdiv" in name for name in names)
+    assert torch.equal(layer.weight.grad, before[0]) and torch.equal(layer.weight, before[1]) and not optimizer.state
+
+
+def _packed(x):
+    lengths = torch.tensor([3, 2])
+    return nn.LSTM(5, 7, batch_first=True)(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data
+
+
+def _padded(x):
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 2).eval()
+    with torch.no_grad():
+        return encoder(x, src_key_padding_mask=torch.zeros(2, 3, dtype=torch.bool))
+
+
+ODD = {
+    "a step of its own": (_own_step(), X, "aten._foreach_add_.List"),
+    "packed sequences": (_packed, torch.randn(2, 3, 5), "aten._pack_padded_sequence.default"),
+    "a padded encoder": (_padded, torch.randn(2, 3, 6), "tensor_cast.attention.default"),
+    "in-place views": (lambda x: x.clone().t_().unsqueeze_(0).squeeze_() + 1, X, "aten.add.Tensor"),
+    "a double backward": (
+        lambda x: torch.autograd.grad(torch.autograd.grad((x**3).sum(), x, create_graph=True)[0].sum(), x),
+        X.clone().requires_grad_(),
+        "aten.pow.Tensor_Scalar",
+    ),
+    "a loop over rows": (lambda x: [row * 2 for row in x], X, "aten.mul.Tensor"),
+    "a function's gradient": (lambda x: torch.func.jacrev(lambda row: (row * row).sum())(x), X, "aten.mul.Tensor"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_programs_trace(name):
+    program, x, operator = ODD[name]
+    graph = tensor_cast.trace(program, x)
+    assert operator in operators(graph) and not any("profiler" in name for name in operators(graph))
+    assert tensor_cast.price(graph, "a100_sxm_80g").report()["unpriced_ops"] == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exported_program_traces():
+    exported = torch.export.export(nn.Linear(5, 3), (X,)).module()
+    assert kernels(tensor_cast.trace(exported, X)) == ["aten.addmm.default"]
+
+
+@pytest.mark.parametrize("optimizer", ["ASGD", "Muon", "NAdam", "RAdam", "Rprop", "Adadelta", "Adamax", "RMSprop"])
+def test_optimizers_step(optimizer):
+    graph = tensor_cast.trace(nn.Linear(5, 5, bias=False), X, optimizer=getattr(torch.optim, optimizer))
+    assert any(op.phase == "optimizer" for op in graph.ops)
+
+
 def test_a_value_that_a_trace_lacks_is_named_with_its_place():
     class Gate(nn.Module):
         def forward(self, x):

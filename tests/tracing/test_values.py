@@ -96,6 +96,17 @@ def test_what_an_unknown_value_was_written_into_is_unknown():
         tensor_cast.trace(program, X)
 
 
+def test_a_list_written_in_one_kernel_is_followed_or_forgotten():
+    def program(x, alone):
+        count = torch.zeros(2, dtype=torch.long)
+        torch._foreach_add_([count] if alone else [x, count], 1)
+        return x[: count[0].item()] + 1
+
+    assert outputs(tensor_cast.trace(program, torch.empty(4, 6), True))[-1] == (1, 6)
+    with pytest.raises(UserError, match=r"hints\.item"):
+        tensor_cast.trace(program, torch.empty(4, 6, dtype=torch.long), False)
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_values_of_arguments_do_not_matter(device):
     with pytest.raises(UserError, match=r"hints\.nonzero"):

@@ -4,6 +4,7 @@ import importlib
 
 FAMILY_MODULES = (
     "matmul",
+    "linalg",
     "attention",
     "convolution",
     "normalization",

@@ -9,7 +9,7 @@ from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, Performan
 @counts(
     "copy", "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
     "aten.new_empty_strided", "aten.resize_", "aten._local_scalar_dense", "aten._unsafe_view", "aten.set_",
-    "aten.sym_size", "aten.lift_fresh",
+    "aten.sym_size", "aten.lift_fresh", "aten._linalg_check_errors", "aten._pack_padded_sequence_backward",
 )  # fmt: skip
 def nothing(info: OpInvokeInfo) -> PerformanceProperties:
     return PerformanceProperties()
@@ -18,7 +18,8 @@ def nothing(info: OpInvokeInfo) -> PerformanceProperties:
 @counts(
     "copy", "aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.ones", "aten.ones_like", "aten.new_ones", "aten.full",
     "aten.full_like", "aten.new_full", "aten.arange", "aten.linspace", "aten.eye", "aten.scalar_tensor", "aten.fill",
-    "aten.zero", "aten.tril_indices", "aten.triu_indices",
+    "aten.zero", "aten.tril_indices", "aten.triu_indices", "aten.hann_window", "aten.hamming_window", "aten.blackman_window",
+    "aten.bartlett_window", "aten.kaiser_window", "aten.logspace",
 )  # fmt: skip
 def filled(info: OpInvokeInfo) -> PerformanceProperties:
     # the result is written; a tensor it takes its shape from is not read
@@ -49,7 +50,8 @@ def copied(info: OpInvokeInfo) -> PerformanceProperties:
 
 
 @counts(
-    "copy", "aten.clone", "aten._to_copy", "aten.contiguous", "aten.cat", "aten.stack", "aten.repeat", "aten.tile",
+    "copy", "aten.clone", "aten._to_copy", "aten._pack_padded_sequence",
+    "aten.contiguous", "aten.cat", "aten.stack", "aten.repeat", "aten.tile",
     "aten.constant_pad_nd", "aten.pad", "aten.tril", "aten.triu", "aten.slice_scatter", "aten.select_scatter",
     "aten.split_with_sizes_copy", "aten.view_copy", "aten.permute_copy", "aten.diag_embed", "aten._pin_memory",
     "aten.reflection_pad1d", "aten.reflection_pad2d", "aten.replication_pad2d", "aten.unfold_copy", "aten.meshgrid",

@@ -22,6 +22,8 @@ UNTAGGED = {
     "aten.hardsigmoid_backward", "aten.hardswish_backward", "aten.hardtanh_backward", "aten.leaky_relu_backward",
     "aten.elu_backward", "aten.mish_backward", "aten.logit_backward", "aten.threshold_backward", "aten.glu",
     "aten.glu_backward", "aten.rrelu_with_noise", "aten._prelu_kernel", "aten._prelu_kernel_backward", "aten.polygamma",
+    "aten.quantize_per_tensor", "aten.quantize_per_channel", "aten.dequantize",
+    "aten.fake_quantize_per_tensor_affine_cachemask", "aten.fake_quantize_per_channel_affine_cachemask",
     "aten.frexp", "aten.heaviside", "aten.isin", "aten._weight_norm_interface", "aten._weight_norm_interface_backward",
 }  # fmt: skip
 FREE = {"_conj", "conj", "_neg_view", "alias", "detach", "lift_fresh", "lift"}

@@ -64,7 +64,8 @@ def sort(info: OpInvokeInfo) -> PerformanceProperties:
     return _per_element(info, max(math.log2(max(length, 1)), 1))
 
 
-@counts("reduction", "aten.topk", "aten.kthvalue", "aten.searchsorted", "aten.bucketize", "aten.unique_consecutive")
+@counts("reduction", "aten.topk", "aten.kthvalue", "aten.searchsorted", "aten.bucketize", "aten.unique_consecutive",
+        "aten.multinomial", "aten._unique2", "aten.unique_dim")  # fmt: skip
 def select_few(info: OpInvokeInfo) -> PerformanceProperties:
     # a radix selection passes over the input a few times in registers
     return _per_element(info, 4)
