@@ -118,32 +118,32 @@ class Simulation:
         return [(float(ends[i]), int(live[i])) for i in changed]
 
 
-_written_out: dict[int, tuple[Graph, Graph]] = {}
+class _ByGraph:
+    """What was made of the last graphs: a sweep asks again for each device."""
+
+    def __init__(self, make: Callable[[Graph], Any]) -> None:
+        self._make = make
+        self._made: dict[int, tuple[Graph, Any]] = {}
+
+    def __call__(self, graph: Graph) -> Any:
+        known = self._made.get(id(graph))
+        if known is None or known[0] is not graph:
+            while len(self._made) >= 4:
+                self._made.pop(next(iter(self._made)))
+            known = self._made[id(graph)] = (graph, self._make(graph))
+        return known[1]
+
+
+profile_of = _ByGraph(profile)
+_written_out = _ByGraph(unfused_attention)
 
 
 def _as_run(graph: Graph, device: DeviceProfile, registry: Registry) -> Graph:
     """The graph with the kernels that the device has: attention fused, or written out where no rule of the user's prices it."""
     if device.fused_attention or any(registry.is_users(str(operator), device.name) for operator in FUSED):
         return graph
-    known = _written_out.get(id(graph))
-    if known is None or known[0] is not graph:
-        while len(_written_out) >= 4:
-            _written_out.pop(next(iter(_written_out)))
-        known = _written_out[id(graph)] = (graph, unfused_attention(graph))
-    return known[1]
-
-
-_profiles: dict[int, tuple[Graph, MemoryProfile]] = {}
-
-
-def profile_of(graph: Graph) -> MemoryProfile:
-    """The memory of a graph; the last graphs' profiles are kept, since a sweep asks again for each device."""
-    known = _profiles.get(id(graph))
-    if known is None or known[0] is not graph:
-        while len(_profiles) >= 4:
-            _profiles.pop(next(iter(_profiles)))
-        known = _profiles[id(graph)] = (graph, profile(graph))
-    return known[1]
+    written_out: Graph = _written_out(graph)
+    return written_out
 
 
 def trace(
