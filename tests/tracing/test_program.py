@@ -377,3 +377,29 @@ def test_a_call_made_again_is_written_down_as_if_it_had_run(how, monkeypatch):
 def test_reserved_bytes_are_those_of_blocks():
     memory = tensor_cast.simulate(lambda x: x + 1, torch.empty(100), device="l4").memory
     assert (memory.peak_bytes, memory.reserved_bytes) == (2 * 400, 2 * 512)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_program_is_traced_as_it_is():
+    block = nn.Sequential(nn.Linear(5, 7), nn.GELU(), nn.Linear(7, 3))
+    expected = operators(tensor_cast.trace(block, X, backward=True))
+
+    @torch.compile(fullgraph=True)
+    def function(x):
+        return block(x)
+
+    def compiles_inside(x):
+        return torch.compile(block)(x)
+
+    for program in (torch.compile(block), torch.compile(block, fullgraph=True), function, compiles_inside):
+        assert operators(tensor_cast.trace(program, X, backward=True)) == expected
+
+
+def test_a_convolutions_training_step_is_three_forwards_and_two_in_the_first_layer():
+    tower = nn.Sequential(nn.Conv2d(3, 5, 3, bias=False), nn.Conv2d(5, 7, 3, bias=False))
+    first, second = 2 * 2 * 9 * 9 * 5 * 3 * 9, 2 * 2 * 7 * 7 * 7 * 5 * 9
+    totals = tensor_cast.simulate(tower, torch.randn(2, 3, 11, 11), device="l4", backward=True).report()["totals"]
+    assert totals["mma_ops"] == 2 * first + 3 * second
+    x = torch.randn(2, 3, 11, 11, requires_grad=True)
+    totals = tensor_cast.simulate(tower, x, device="l4", backward=True).report()["totals"]
+    assert totals["mma_ops"] == 3 * first + 3 * second
