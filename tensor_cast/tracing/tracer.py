@@ -193,7 +193,8 @@ class Tracer(TorchDispatchMode):
         self.graph.ops.append(Op(call, module, phase, tuple(reads), tuple(writes)))
         if func.namespace == "higher_order":
             return
-        if phase == "forward" or phase == "optimizer":
+        # of an optimizer's tensors, its counts alone: states of weights are of no use
+        if phase == "forward" or (phase == "optimizer" and not (isinstance(out, _Tensor) and out.numel() > 1)):
             self._follow_values(func, args, kwargs, out, reads, writes)
         elif _mutates(func) and not self.values.twins.keys().isdisjoint(reads):
             self.values.forget(func, args, kwargs)

@@ -93,8 +93,38 @@ def in_process(pairs: int) -> None:
             print(f"llama: {each * 1e3:.1f} ms to price a device, {files * 1e3:.1f} ms for its document and files")
 
 
+def training(pairs: int) -> None:
+    """Tracing a training step, paired with the bare step on meta."""
+    import torch
+    from omegaconf import OmegaConf
+
+    from tensor_cast.config import Kind, ModelConfig, WorkloadConfig
+    from tensor_cast.models.workload import build_program
+    from tensor_cast.tracing.program import trace_program
+
+    for model in ("bert_large", "llama"):
+        settings = OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / "model" / f"{model}.yaml"))
+        times = []
+        for _ in range(pairs + 1):
+            program = build_program(ModelConfig(**settings), WorkloadConfig(kind=Kind.train, seq_len=512), "vendor")
+            start = time.perf_counter()
+            graph = trace_program(
+                program.run, (), program.inputs, modules=[program.module], backward=True, optimizer=program.optimizer
+            )
+            middle = time.perf_counter()
+            program = build_program(ModelConfig(**settings), WorkloadConfig(kind=Kind.train, seq_len=512), "vendor")
+            begun = time.perf_counter()
+            program.run(**program.inputs).backward()
+            torch.optim.AdamW(program.module.parameters(), foreach=True).step()
+            times.append((middle - start, time.perf_counter() - begun))
+        traced = statistics.median(each for each, _ in times[1:])
+        ratio = statistics.median(each / bare for each, bare in times[1:])
+        print(f"{model}: a training step of {len(graph)} ops is traced in {traced:.2f} s, {ratio:.2f} of the bare step")
+
+
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     in_process(count)
+    training(count)
     whole_command("llama", "LlamaForCausalLM", count)
     whole_command("deepseek_v3", "DeepseekV3ForCausalLM", count)
