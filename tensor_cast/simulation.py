@@ -166,6 +166,8 @@ def trace(
         hints: the values that shapes and branches of the program depend on, as {"nonzero": 0.5, "item": {"gate": 3}}; see
             ``tensor_cast.tracing.hints``.
     """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise UserError(f"kwargs= is a mapping from names to values; got {kwargs!r}.")
     _load(custom_op)
     return trace_program(
         program,
@@ -192,7 +194,13 @@ def price(
     scan: bool = True,
 ) -> Simulation:
     """A graph on a device. The keywords are those of the config's ``custom_op`` and ``performance_model``."""
-    settings = Settings(dict(params or {}), list(disable), {k: dict(v) for k, v in (overrides or {}).items()})
+    if not isinstance(graph, Graph):
+        raise UserError(f"price() takes a graph, as tensor_cast.trace() makes one; got {type(graph).__name__}.")
+    for name, value in (("params", params), ("overrides", overrides)):
+        if value is not None and not isinstance(value, Mapping):
+            raise UserError(f"{name}= is a mapping; got {value!r}.")
+    patterns = [disable] if isinstance(disable, str) else list(disable)
+    settings = Settings(dict(params or {}), patterns, dict(overrides or {}))
     registry = _registry(_load(custom_op, scan), settings)
     return _price(graph, load_device(device), registry, _model(performance_model), Facts(strict=strict))
 
@@ -292,6 +300,8 @@ def _spent(**_: Any) -> None:
 
 
 def _load(custom_op: Sequence[str] | str, scan: bool = True) -> list[Any]:
+    if not isinstance(custom_op, (str, Path, Sequence)):
+        raise UserError(f"custom_op= is a module's name or file, or a list of them; got {custom_op!r}.")
     names = [custom_op] if isinstance(custom_op, (str, Path)) else list(custom_op)
     return load_modules([str(name) for name in names], scan)
 

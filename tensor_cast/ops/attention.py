@@ -36,6 +36,10 @@ def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
             "tensor_cast::attention takes query, key and value of four dimensions (batch, heads, tokens, size);"
             f" got {tuple(query.shape)}, {tuple(key.shape)}, {tuple(value.shape)}"
         )
+    if not query.dtype == key.dtype == value.dtype:
+        raise ValueError(
+            f"tensor_cast::attention: query, key and value are of one type; got {query.dtype}, {key.dtype}, {value.dtype}"
+        )
     if query.shape[-1] != key.shape[-1] or key.shape[:3] != value.shape[:3] or query.shape[1] % max(key.shape[1], 1):
         raise ValueError(
             "tensor_cast::attention: query and key differ in head size, or key and value in tokens, or the query's heads are"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -178,6 +179,13 @@ class Registry:
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
     def _override(self, operator: str, words: Mapping[str, Any]) -> Override:
+        key = f"custom_op.overrides.{operator}"
+        if not isinstance(words, Mapping) or not set(words) <= {"time_s", "scale", "estimator"}:
+            raise UserError(f"{key} takes time_s, scale or estimator; got {words!r}.")
+        for word in ("time_s", "scale"):
+            value = words.get(word, 0)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise UserError(f"{key}.{word} must be a number that is not negative; got {value!r}.")
         estimator = None
         if "estimator" in words:
             estimator = self._estimator_named(operator, words["estimator"])

@@ -27,8 +27,15 @@ class MetaCopy:
     def __init__(self) -> None:
         self._memo: dict[int, Any] = {}
         self._keep: list[Any] = []
+        self._asked: set[int] = set()
         self._storages: dict[int, torch.UntypedStorage] = {}
-        self.modules: list[torch.nn.Module] = []
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """The modules of everything copied that are no part of another, in the order met."""
+        found = [each for each in self._memo.values() if isinstance(each, torch.nn.Module)]
+        parts = {id(part) for each in found for part in each.modules() if part is not each}
+        return list({id(each): each for each in found if id(each) not in parts}.values())
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -73,8 +80,7 @@ class MetaCopy:
         module = getattr(module, "_orig_mod", module)  # what torch.compile wraps
         for tensor in [*module.parameters(), *module.buffers()]:
             self.tensor(tensor)
-        twin = self._object(module)
-        self.modules.append(twin)
+        twin: torch.nn.Module = self._object(module)
         return twin
 
     def _object(self, value: Any) -> Any:
@@ -93,10 +99,12 @@ class MetaCopy:
             return self._function(inner)
         if id(function) in self._memo:
             return self._memo[id(function)]
+        if (function.__module__ or "").partition(".")[0] in ("torch", "transformers"):
+            return function
         captured = {
             name: function.__globals__[name]
             for name in _global_names(function.__code__)
-            if _holds_tensors(function.__globals__.get(name))
+            if _holds_tensors(function.__globals__.get(name)) or self._is_helper(function, name)
         }
         if not (captured or function.__closure__ or function.__defaults__ or function.__kwdefaults__):
             return function
@@ -116,6 +124,20 @@ class MetaCopy:
         twin.__kwdefaults__ = self(function.__kwdefaults__) if function.__kwdefaults__ else None
         twin.__dict__.update(function.__dict__)
         return twin
+
+    def _is_helper(self, function: types.FunctionType, name: str) -> bool:
+        """Whether a name is another function of the module that captures something itself."""
+        other = function.__globals__.get(name)
+        if (
+            not isinstance(other, types.FunctionType)
+            or other.__globals__ is not function.__globals__
+            or other is function
+        ):
+            return False
+        if id(other) in self._asked:
+            return id(other) in self._memo
+        self._asked.add(id(other))
+        return self(other) is not other
 
     def _cell(self, cell: types.CellType) -> types.CellType:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ class ModuleStack:
                 self._names.setdefault(id(module), name)
         self._stack: list[tuple[nn.Module, str]] = []
         self._handles: list[Any] = []
+        self.failed_at = ""  # the module that an exception is leaving
 
     @property
     def path(self) -> str:
@@ -30,7 +32,8 @@ class ModuleStack:
         return [module for module, _ in reversed(self._stack)]
 
     def __enter__(self) -> ModuleStack:
-        self._handles = [register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave)]
+        leave = register_module_forward_hook(self._leave, always_call=True)
+        self._handles = [register_module_forward_pre_hook(self._enter), leave]
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -38,6 +41,7 @@ class ModuleStack:
             handle.remove()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
+        self.failed_at = ""
         name = self._names.get(id(module))
         if name is None:
             parent = self.path
@@ -45,6 +49,7 @@ class ModuleStack:
         self._stack.append((module, name))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        # A module left by an exception that the program caught has no call here: drop it with its caller.
+        if sys.exc_info()[1] is not None:
+            self.failed_at = self.failed_at or self.path  # the innermost is left first
         while self._stack and self._stack.pop()[0] is not module:
             pass

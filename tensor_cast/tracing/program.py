@@ -54,12 +54,22 @@ def trace_program(
     Raises:
         UserError: the program cannot be traced: where, at which op, why, and what to do.
     """
+    _check_asked(program, kwargs, hints, optimizer)
     copies = MetaCopy()
     run, inputs, named = program, tuple(args), dict(kwargs or {})
     if modules is not None:
         roots = modules
     else:
-        run, inputs, named = copies(program), copies(inputs), copies(named)
+        try:
+            run, inputs, named = copies(program), copies(inputs), copies(named)
+        except UserError:
+            raise
+        except Exception as error:
+            what = " ".join(str(error).split())[:300].rstrip(".")
+            raise UserError(
+                f"the program or an argument cannot be copied to meta ({type(error).__name__}: {what}): sparse and nested"
+                " tensors and lazy modules are not traced."
+            ) from error
         roots = copies.modules
     if prepare is not None:
         for root in roots:
@@ -85,6 +95,16 @@ def trace_program(
         raise UserError(_explain(error, tracer)) from error
     tracer.graph.notes += [f"{key} was not asked for." for key in tracer.values.hints.unused()]
     return tracer.graph
+
+
+def _check_asked(program: Any, kwargs: Any, hints: Any, optimizer: Any) -> None:
+    if not callable(program):
+        raise UserError(f"the program is a module or a function; got {program!r}.")
+    for name, value in (("kwargs", kwargs), ("hints", hints)):
+        if value is not None and not isinstance(value, Mapping):
+            raise UserError(f"{name}= is a mapping from names to values; got {value!r}.")
+    if optimizer is not None and not callable(optimizer):
+        raise UserError(f"optimizer= is a torch.optim class, or a function from parameters to one; got {optimizer!r}.")
 
 
 def _run(
@@ -178,13 +198,12 @@ def _explain(error: Exception, tracer: Tracer) -> str:
     own = [f for f in frames if "/torch/" not in f.filename and "/tensor_cast/tracing/" not in f.filename]
     place = f"{own[-1].filename}:{own[-1].lineno}" if own else "the program"
     what = " ".join(str(error).split()) or type(error).__name__
-    module = f"in module {tracer.stack.path!r}, " if tracer.stack.path else ""
+    path = tracer.stack.failed_at or tracer.stack.path
+    module = f"in module {path!r}, " if path else ""
     op = f"op {tracer.running}" if tracer.running is not None else "before its first op"
     text = f"the program cannot be traced: {module}{place}, {op}: "
     if isinstance(error, NeedsHint):
-        return (
-            f"{text}{error}, which a trace does not have. Give a hint, {_example(error.operator, tracer.stack.path)}."
-        )
+        return f"{text}{error}, which a trace does not have. Give a hint, {_example(error.operator, path)}."
     text += f"{type(error).__name__}: {what[:300].rstrip('.')}"
     if "no data" in what or "unallocated storage" in what or "to numpy" in what:
         return f"{text}. A traced tensor has no values: have the program compute with tensors there."

@@ -34,6 +34,7 @@ def surroundings(stack: ModuleStack, tracer: Tracer) -> Iterator[None]:
             )
         )
         exits.enter_context(_uncompiled())
+        exits.enter_context(_graphs_of_gradients(tracer))
         if "torch._dynamo" in sys.modules:
             exits.enter_context(torch.compiler.set_stance("force_eager"))
         yield
@@ -67,6 +68,26 @@ def _inference_mode_as_no_grad() -> Iterator[None]:
         yield
     finally:
         mode.__enter__, mode.__exit__ = enter, leave  # type: ignore[method-assign]
+
+
+@contextmanager
+def _graphs_of_gradients(tracer: Tracer) -> Iterator[None]:
+    """The tracer is told of backward passes that make a graph of their own (create_graph): they recompute nothing."""
+    run = torch.autograd._engine_run_backward
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        before = tracer.creates_graph
+        tracer.creates_graph = bool(args[3]) if len(args) > 3 else bool(kwargs.get("create_graph"))
+        try:
+            return run(*args, **kwargs)
+        finally:
+            tracer.creates_graph = before
+
+    torch.autograd._engine_run_backward = told  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -172,6 +193,15 @@ def _attention(
     ):
         return torch.ops.tensor_cast.attention(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
     *batch, heads, queries, _ = query.shape
+    if is_causal and key.shape[-2] < queries:  # from the top left: the queries past the last key see every key
+        keys = key.shape[-2]
+        upper, lower = query[..., :keys, :], query[..., keys:, :]
+        parts = [
+            _attention(part, key, value, None, dropout_p, causal, scale=scale, enable_gqa=enable_gqa)
+            for part, causal in ((upper, True), (lower, False))
+        ]
+        joined = torch.cat(parts, dim=-2)
+        return joined.squeeze(-3) if flat_input else joined
     if is_causal and key.shape[-2] > queries:  # the keys past the last query are seen by none
         key, value = key[..., :queries, :], value[..., :queries, :]
     key_heads = key.shape[-3] if enable_gqa else heads

@@ -15,7 +15,7 @@ from tensor_cast.tracing import higher_order
 from tensor_cast.tracing.graph import Graph, Op, OpCall, Storage, TensorSlot
 from tensor_cast.tracing.hints import Hints
 from tensor_cast.tracing.modules import ModuleStack
-from tensor_cast.tracing.values import KnownValues, is_data_dependent
+from tensor_cast.tracing.values import KnownValues, is_data_dependent, written_by
 
 META = torch.device("meta")
 _Tensor = torch.Tensor
@@ -43,6 +43,7 @@ class Tracer(TorchDispatchMode):
         self._watches: dict[int, weakref.ref[Any]] = {}
         self._paths: dict[int, str] = {}
         self.with_grad = False
+        self.creates_graph = False
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -92,9 +93,13 @@ class Tracer(TorchDispatchMode):
                 for tensor in tensors_in(value):
                     on_meta, on_host = on_meta or tensor.is_meta, on_host or not tensor.is_meta
         if on_host:
+            if self.values.overwritten and not on_meta:
+                on_meta = any(self.values.of(tensor) is None for tensor in tensors_in([*args, *kwargs.values()]))
             if not on_meta:
                 if "device" not in kwargs or kwargs["device"] is None or torch.device(kwargs["device"]).type == "cpu":
                     return func(*args, **kwargs)
+            elif _mutates(func):
+                self._overwrite(func, args, kwargs)
             if func is not _pack:  # its lengths stay on the host on any device
                 args, kwargs = self._to_meta(args), {name: self._to_meta(value) for name, value in kwargs.items()}
         if "device" in kwargs and kwargs["device"] is not META:
@@ -116,6 +121,9 @@ class Tracer(TorchDispatchMode):
             writes = [self.storage_of(out)] if type(slots) is TensorSlot else [self.storage_of(each) for each in out]
             self._write_down(call, func, args, kwargs, out, reads, writes)
             return out
+        if func in _PRODUCTS and len({each.dtype for each in args[-2:] if isinstance(each, _Tensor)}) > 1:
+            types = " and ".join(str(each.dtype) for each in args[-2:])
+            raise RuntimeError(f"both sides of a product must be of one type, got {types}")  # as kernels refuse it
         try:
             out = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
@@ -134,6 +142,13 @@ class Tracer(TorchDispatchMode):
         if not on_host and writes and _is_pure(func) and _are_whole(out) and not set(reads) & set(writes):
             self._made[inputs] = self.graph.ops[-1].call, self.graph.calls[self.graph.ops[-1].call].out
         return out
+
+    def _overwrite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What is not known is written into tensors of the host: they are not known any more."""
+        for tensor in written_by(func, args, kwargs):
+            if not tensor.is_meta:
+                storage = tensor.untyped_storage()
+                self.values.overwritten[storage._cdata] = storage
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Write down one call and its result."""
@@ -224,6 +239,10 @@ class Tracer(TorchDispatchMode):
                 self._remember_path()
             return self.stack.path, self.phase
         if torch.is_grad_enabled():
+            if self.creates_graph:
+                path = self._paths.get(node._sequence_nr(), "")
+                self._paths.setdefault(torch.autograd._get_sequence_nr() - 1, path)
+                return path, "backward"
             self._remember_path()
             return self.stack.path, "recompute"
         return self._paths.get(node._sequence_nr(), ""), "backward"
@@ -258,10 +277,13 @@ class Tracer(TorchDispatchMode):
     def _to_meta(self, value: Any, numbers: bool = False) -> Any:
         """Host tensors among the arguments as meta ones; numbers in tensors stay as they are, unless ``numbers``."""
         if isinstance(value, torch.Tensor):
-            if value.device.type == "meta" or (value.dim() == 0 and not value.requires_grad and not numbers):
+            known = self.values.of(value) is not None
+            if value.device.type == "meta" or (value.dim() == 0 and not value.requires_grad and not numbers and known):
                 return value
             meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=META)
-            self.values.add(self.storage_of(meta), value.detach(), meta)
+            index = self.storage_of(meta)
+            if known:
+                self.values.add(index, value.detach(), meta)
             return meta
         if isinstance(value, (list, tuple)):
             return type(value)(self._to_meta(item, numbers) for item in value)
@@ -296,7 +318,7 @@ def _tensors(slots: Any) -> Any:
 
 @cache
 def _mutates(func: Any) -> bool:
-    return bool(func._schema.is_mutable)
+    return bool(func._schema.is_mutable) or "batch_norm" in func._schema.name
 
 
 @cache
@@ -322,6 +344,7 @@ def _only_writes(func: Any) -> bool:
     return not func._schema.returns and func._schema.is_mutable
 
 
+_PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default}
 _FROM_SHAPE = {
     getattr(getattr(torch.ops.aten, name), overload)
     for name, overload in (

@@ -42,6 +42,7 @@ class KnownValues:
         self.hints, self._stack = hints, stack
         self.twins: dict[int, torch.UntypedStorage] = {}
         self.indices: dict[int, int] = {}  # the tracer's: meta storage -> index
+        self.overwritten: dict[int, torch.UntypedStorage] = {}  # the host's, that unknown values were written into
         self._resolved: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def add(self, index: int, values: torch.Tensor, like: torch.Tensor) -> None:
@@ -54,7 +55,7 @@ class KnownValues:
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor with its values on the CPU, None where they are not known."""
         if not tensor.is_meta:
-            return tensor
+            return None if tensor.untyped_storage()._cdata in self.overwritten else tensor
         twin = self.twins.get(self.indices.get(tensor.untyped_storage()._cdata, -1))
         if twin is None:
             return None
@@ -88,11 +89,8 @@ class KnownValues:
 
     def forget(self, func: Any, args: Any, kwargs: Any) -> None:
         """What a call wrote with values that are not known."""
-        for position, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[position] if position < len(args) else kwargs.get(argument.name)
-                for tensor in tensors_in(value):
-                    self.twins.pop(self.indices.get(tensor.untyped_storage()._cdata, -1), None)
+        for tensor in written_by(func, args, kwargs):
+            self.twins.pop(self.indices.get(tensor.untyped_storage()._cdata, -1), None)
 
     def from_shape(self, func: Any, args: Any, kwargs: Any, out: Any, writes: Sequence[int]) -> None:
         """Results that depend on an unknown tensor's shape alone, and those of a router."""
@@ -103,7 +101,9 @@ class KnownValues:
             elif isinstance(value := args[2 if name == "new_full" else 1], (int, float, bool)):
                 self.add(writes[0], torch.full((), value).expand(out.shape), out)
         elif name in ("topk", "argmax", "max", "sort"):
-            self._route(args, out, writes)
+            dim = args[{"topk": 2}.get(name, 1)] if len(args) > {"topk": 2}.get(name, 1) else kwargs.get("dim", -1)
+            if name != "argmax" or len(args) > 1 or "dim" in kwargs:
+                self._route(args, dim, out, writes)
 
     def resolve(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of a call whose shape or value depends on data.
@@ -183,10 +183,15 @@ class KnownValues:
             if id(meta) in known:
                 self.add(index, known[id(meta)], meta)
 
-    def _route(self, args: Any, out: Any, writes: Sequence[int]) -> None:
+    def _route(self, args: Any, dim: Any, out: Any, writes: Sequence[int]) -> None:
         """Token t of T takes k of E experts: the indices are the last result, (..., k), or (...) without a dimension."""
         scores, indices = args[0], list(tensors_in(out))[-1]
-        if scores.dim() < 1 or indices.dtype is not torch.int64 or indices.numel() > MAX_ELEMENTS:
+        if (
+            dim not in (-1, scores.dim() - 1)
+            or scores.dim() < 1
+            or indices.dtype is not torch.int64
+            or indices.numel() > MAX_ELEMENTS
+        ):
             return
         num_experts = scores.shape[-1]
         if scores.numel() == 0 or indices.shape == scores.shape or num_experts not in self._expert_counts():
@@ -264,6 +269,16 @@ def routed(tokens: int, top_k: int, num_experts: int, loads: list[float] | None)
 def _has_no_values(func: Any) -> bool:
     """Whether an operator's result is memory as it was found."""
     return func._schema.name.partition("::")[2].startswith(("empty", "new_empty"))
+
+
+_RUNNING = ("running_mean", "running_var")  # batch norms write them, and their schemas do not say so
+
+
+def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a call writes into."""
+    for position, argument in enumerate(func._schema.arguments):
+        if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in _RUNNING:
+            yield from tensors_in(args[position] if position < len(args) else kwargs.get(argument.name))
 
 
 def is_mask(index: Any) -> bool:

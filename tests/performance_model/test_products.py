@@ -101,7 +101,7 @@ def test_no_cliff_between_neighbours(name, shape):
     here = seconds(product(*shape), device, efficiency, ops_per_s) + device.launch_s
     for axis in range(3):
         beside = tuple(length + (position == axis) for position, length in enumerate(shape))
-        most = 1.3 if min(shape[:2]) >= 512 else 2.0
+        most = 1.3 if min(shape) >= 512 else 2.0
         assert seconds(product(*beside), device, efficiency, ops_per_s) + device.launch_s <= most * here
 
 

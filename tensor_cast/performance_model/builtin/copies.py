@@ -9,7 +9,8 @@ from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, Performan
 @counts(
     "copy", "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.empty_permuted", "aten.new_empty",
     "aten.new_empty_strided", "aten.resize_", "aten._local_scalar_dense", "aten._unsafe_view", "aten.set_",
-    "aten.sym_size", "aten.lift_fresh", "aten._linalg_check_errors", "aten._pack_padded_sequence_backward",
+    "aten.sym_size", "aten.lift_fresh", "aten._linalg_check_errors", "aten.is_same_size", "aten._has_same_storage_numel",
+    "aten._efficientzerotensor", "aten._pack_padded_sequence_backward",
 )  # fmt: skip
 def nothing(info: OpInvokeInfo) -> PerformanceProperties:
     return PerformanceProperties()
