@@ -121,9 +121,6 @@ class Tracer(TorchDispatchMode):
             writes = [self.storage_of(out)] if type(slots) is TensorSlot else [self.storage_of(each) for each in out]
             self._write_down(call, func, args, kwargs, out, reads, writes)
             return out
-        if func in _PRODUCTS and len({each.dtype for each in args[-2:] if isinstance(each, _Tensor)}) > 1:
-            types = " and ".join(str(each.dtype) for each in args[-2:])
-            raise RuntimeError(f"both sides of a product must be of one type, got {types}")  # as kernels refuse it
         try:
             out = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError):
@@ -344,7 +341,6 @@ def _only_writes(func: Any) -> bool:
     return not func._schema.returns and func._schema.is_mutable
 
 
-_PRODUCTS = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default}
 _FROM_SHAPE = {
     getattr(getattr(torch.ops.aten, name), overload)
     for name, overload in (
