@@ -36,6 +36,13 @@ class Logits(StrEnum):
     all = "all"
 
 
+class Execution(StrEnum):
+    """Whether a captured graph runs its kernels back to back, or PyTorch's host issues each op."""
+
+    graph = "graph"
+    eager = "eager"
+
+
 class Dtype(StrEnum):
     """The torch dtypes that weights and activations can have, by their names."""
 
@@ -68,7 +75,9 @@ class DeviceConfig:
     context_bytes: int | float | None = None
     fused_attention: bool | None = None
     interconnect: list[Any] | None = None
+    host_launch_s: float | None = None
     efficiency: dict[str, Any] = field(default_factory=dict)
+    kernels: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
 
 
@@ -135,8 +144,14 @@ class CustomOpConfig(ChosenConfig):
 
 @dataclass
 class PerformanceModelConfig:
+    """kernels: the kernel library, of those that the device has fits of (None: the device's own). data: files of measured times, for
+    the measured model."""
+
     name: str = "analytic"
     allow_tf32: bool = False
+    kernels: str | None = None
+    execution: Execution = Execution.graph
+    data: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -184,7 +199,7 @@ GROUPS = (*sorted(f.name for f in dataclasses.fields(Schema) if f.name != "hints
 # Mappings that take new keys on the command line; their names are checked by who reads them.
 _OPEN = (
     "custom_op.params", "custom_op.overrides", "custom_op.chosen", "model.config", "model.args", "model.inputs",
-    "device.matrix_ops_per_s", "device.vector_ops_per_s", "device.efficiency", "device.sources", "hints",
+    "device.matrix_ops_per_s", "device.vector_ops_per_s", "device.efficiency", "device.kernels", "device.sources", "hints",
 )  # fmt: skip
 _AT_LEAST = {
     "workload.batch_size": 1, "workload.seq_len": 1, "workload.context_len": 0, "workload.encoder_len": 1,

@@ -5,59 +5,29 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tensor_cast.efficiency import FAMILIES, RELATIVES, Efficiency, LinkEfficiency, parameters_of, switches_of
 from tensor_cast.errors import UserError, did_you_mean
 from tensor_cast.paths import data_dir, user_dirs
 
-FAMILIES = (
-    "matmul",
-    "grouped_matmul",
-    "attention",
-    "convolution",
-    "normalization",
-    "reduction",
-    "elementwise",
-    "gather",
-    "copy",
-)
 SOURCE_KINDS = ("datasheet", "measured", "fitted", "assumed")
 TOPOLOGIES = ("switch", "mesh", "ring", "pcie")
 
 
 @dataclass(frozen=True)
 class Interconnect:
-    """One level of links: how many devices it joins, and what each device sends in one direction."""
+    """One level of links: how many devices it joins, what each device sends in one direction, and a step's latency."""
 
     name: str
     num_devices: int
     bandwidth_bytes_per_s: float
     latency_s: float
     topology: str = "switch"
-
-
-@dataclass(frozen=True)
-class Efficiency:
-    """What a family of kernels reaches of a device, and what it pays besides; see ``performance_model.products`` for the tiles.
-
-    compute, memory: shares of the peak and of the bandwidth, in (0, 1]. launch_s: None, the device's. error: relative error on
-    shapes that the fit has not seen, None where nothing was fitted.
-    """
-
-    compute: float = 1.0
-    memory: float = 1.0
-    launch_s: float | None = None
-    overlap: float = 8.0
-    tile_edge: float = 0.0
-    tile_depth: float = 0.0
-    tile_start_s: float = 0.0
-    wave_rounding: float = 0.0
-    split_s: float = 0.0
-    cache_speedup: float = 1.0
-    error: float | None = None
+    efficiency: LinkEfficiency = LinkEfficiency()
 
 
 @dataclass(frozen=True)
@@ -65,8 +35,9 @@ class DeviceProfile:
     """What a device can do. Rates are dense peaks, a multiply-add is two operations; what is not known is absent.
 
     matrix_ops_per_s, vector_ops_per_s: by dtype name (torch's names, and tfloat32, int4). cache_bytes: the last level that
-    can hold a working set. launch_s: one kernel's launch on the device. context_bytes: what the runtime takes of memory.
-    interconnect: nearest level first. sources: dotted key -> "kind: reference".
+    can hold a working set. launch_s: one kernel's launch on the device. host_launch_s: what the host takes to issue one op in
+    eager PyTorch. context_bytes: what the runtime takes of memory. interconnect: nearest level first. efficiency: family, or
+    "family.dtype" -> what it reaches; kernels: the same by kernel library, over it. sources: dotted key -> "kind: reference".
     """
 
     name: str
@@ -80,15 +51,36 @@ class DeviceProfile:
     cache_bandwidth_bytes_per_s: float | None = None
     num_cores: int | None = None
     launch_s: float = 0.0
+    host_launch_s: float = 1.0e-5
     context_bytes: float = 0.0
     fused_attention: bool = True
     interconnect: tuple[Interconnect, ...] = ()
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
+    kernels: Mapping[str, Mapping[str, Efficiency]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def efficiency_of(self, family: str, dtype: str | None = None) -> Efficiency:
-        """That of a family in a type ("matmul.float32") where there is one, else the family's."""
-        return self.efficiency.get(f"{family}.{dtype}") or self.efficiency.get(family) or Efficiency()
+        """That of a family in a type ("matmul.float32") where there is one, else the family's, else its relative's, else the default."""
+        found = self.efficiency.get(f"{family}.{dtype}") or self.efficiency.get(family)
+        if found is None and family in RELATIVES:
+            return self.efficiency_of(RELATIVES[family], dtype)
+        return found or FAMILIES[family]()
+
+    def with_kernels(self, library: str | None) -> DeviceProfile:
+        """The device with the kernels of a library, as far as its fits go; None: those of ``efficiency``.
+
+        Raises:
+            UserError: a library that this device has no fit of.
+        """
+        if library is None:
+            return self
+        if library not in self.kernels:
+            known = ", ".join(self.kernels) or "none"
+            raise UserError(
+                f"performance_model.kernels={library}: device {self.name} has fits of the kernel libraries: {known}."
+                f"{did_you_mean(library, self.kernels)} Leave it out for the device's own."
+            )
+        return replace(self, efficiency={**self.efficiency, **self.kernels[library]})
 
     def matrix_rate(self, dtype: str) -> float:
         """The matrix unit's dense peak in a dtype; UserError with the device's types where it has none."""
@@ -184,6 +176,10 @@ def _inherit(data: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[st
     parent = _inherit(_read(path), str(path), (*seen, like))
     own = parent.pop("name", None) if "name" in data else None
     merged = dict(parent)
+    if _HARDWARE & set(
+        data
+    ):  # other hardware: what its relative reaches is a guess here, and its error a family's default
+        merged |= {key: _without_errors(merged[key]) for key in ("efficiency", "kernels") if key in merged}
     for key, value in data.items():
         if value is None:
             continue
@@ -191,6 +187,15 @@ def _inherit(data: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[st
         merged[key] = _merge(base, value) if isinstance(base, Mapping) and isinstance(value, Mapping) else value
     merged.setdefault("name", own or like)
     return merged
+
+
+_HARDWARE = {"matrix_ops_per_s", "memory_bandwidth_bytes_per_s", "num_cores", "cache_bytes"}
+
+
+def _without_errors(tree: Any) -> Any:
+    if not isinstance(tree, Mapping):
+        return tree
+    return {key: _without_errors(value) for key, value in tree.items() if key != "error"}
 
 
 def _merge(base: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +227,7 @@ def _profile(data: dict[str, Any], where: str) -> DeviceProfile:
     ):
         if key in values:
             values[key] = _number(values[key], f"{where}: {key}", positive=True)
-    for key in ("launch_s", "context_bytes"):
+    for key in ("launch_s", "host_launch_s", "context_bytes"):
         if key in values:
             values[key] = _number(values[key], f"{where}: {key}")
     for key in ("matrix_ops_per_s", "vector_ops_per_s"):
@@ -233,6 +238,7 @@ def _profile(data: dict[str, Any], where: str) -> DeviceProfile:
         _interconnect(level, f"{where}: interconnect") for level in values.get("interconnect", ())
     )
     values["efficiency"] = _efficiencies(values.get("efficiency", {}), f"{where}: efficiency")
+    values["kernels"] = _kernels(values.get("kernels", {}), f"{where}: kernels")
     values["sources"] = _sources(values.get("sources", {}), f"{where}: sources")
     return DeviceProfile(**values)
 
@@ -277,7 +283,8 @@ def _interconnect(level: Any, key: str) -> Interconnect:
         "bandwidth_bytes_per_s": _number(level["bandwidth_bytes_per_s"], f"{key}.bandwidth_bytes_per_s", positive=True),
         "latency_s": _number(level["latency_s"], f"{key}.latency_s"),
     }
-    return Interconnect(**{**level, **numbers})
+    efficiency = _efficiency(level.get("efficiency") or {}, LinkEfficiency, f"{key}.efficiency")
+    return Interconnect(**{**level, **numbers, "efficiency": efficiency})
 
 
 def _efficiencies(value: Any, key: str) -> dict[str, Efficiency]:
@@ -286,25 +293,40 @@ def _efficiencies(value: Any, key: str) -> dict[str, Efficiency]:
     if not isinstance(value, Mapping):
         raise UserError(f"{key} must be a mapping from family to {{compute, memory}}, got {value!r}.")
     families = {}
-    for family, shares in value.items():
+    for family, values in value.items():
         kind, _, dtype = str(family).partition(".")
         if kind not in FAMILIES:
             raise UserError(f"{key}: there is no family {kind!r}.{did_you_mean(kind, FAMILIES)}")
         if dtype and dtype not in RATE_NAMES:
             raise UserError(f"{key}.{family}: there is no dtype {dtype!r}.{did_you_mean(dtype, RATE_NAMES)}")
-        known = Efficiency.__dataclass_fields__
-        if not isinstance(shares, Mapping) or not set(shares) <= set(known):
-            raise UserError(f"{key}.{family} takes {', '.join(known)}; got {shares!r}.")
-        for name, share in shares.items():
-            number = _number(share, f"{key}.{family}.{name}")
-            if name in ("compute", "memory") and not 0 < number <= 1:
-                raise UserError(f"{key}.{family}.{name} is a share of the peak, above 0 and at most 1; got {share!r}.")
-            if name == "wave_rounding" and number > 1:
-                raise UserError(f"{key}.{family}.{name} is a share, at most 1; got {share!r}.")
-            if name in ("overlap", "cache_speedup") and number < 1:
-                raise UserError(f"{key}.{family}.{name} is at least 1; got {share!r}.")
-        families[str(family)] = Efficiency(**shares)
+        families[str(family)] = _efficiency(values, FAMILIES[kind], f"{key}.{family}")
     return families
+
+
+def _efficiency(values: Any, kind: Any, key: str) -> Any:
+    known = kind.__dataclass_fields__
+    if not isinstance(values, Mapping) or not set(values) <= set(known):
+        wrong = next((name for name in values if name not in known), "") if isinstance(values, Mapping) else ""
+        raise UserError(f"{key} takes {', '.join(known)}; got {wrong or values!r}.{did_you_mean(wrong, known)}")
+    ranges = {parameter.name: (parameter.least, parameter.most) for parameter in parameters_of(kind)}
+    for name, number in values.items():
+        if name in switches_of(kind):
+            if not isinstance(number, bool):
+                raise UserError(f"{key}.{name} must be true or false, got {number!r}.")
+            continue
+        if number is None:
+            continue
+        number = _number(number, f"{key}.{name}")
+        least, most = ranges.get(name, (0.0, math.inf))
+        if (name in ("compute", "memory", "vector", "share") and number == 0) or not least <= number <= most:
+            raise UserError(f"{key}.{name} must lie between {least:g} and {most:g}; got {number!r}.")
+    return kind(**{name: number for name, number in values.items() if number is not None})
+
+
+def _kernels(value: Any, key: str) -> dict[str, dict[str, Efficiency]]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{key} must be a mapping from kernel library to efficiencies, got {value!r}.")
+    return {str(library): _efficiencies(families, f"{key}.{library}") for library, families in value.items()}
 
 
 def _sources(value: Any, key: str) -> dict[str, str]:

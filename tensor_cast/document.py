@@ -43,6 +43,9 @@ def make_document(simulation: Simulation) -> dict[str, Any]:
         "performance_model": getattr(simulation.performance_model, "name", type(simulation.performance_model).__name__),
         "versions": _versions(),
         "step_time_s": step_time_s,
+        "step_time_error": simulation.step_time_error,
+        "host_wait_s": simulation.timeline.wait_s,
+        "execution": facts.execution,
         "tokens_per_s": facts.tokens / step_time_s if facts.tokens and step_time_s else None,
         "samples_per_s": facts.samples / step_time_s if facts.samples and step_time_s else None,
         "time_by_bound_s": _time_by_bound(simulation),
@@ -63,6 +66,7 @@ def op_rows(simulation: Simulation) -> list[dict[str, Any]]:
     """Ops grouped by operator, module pattern, phase and price, the longest first."""
     graph, prices = simulation.graph, simulation.prices
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    spread: dict[int, float] = defaultdict(float)  # seconds that a row may be off
     for index, pattern, phase, calls in graph.tally:
         price, call = prices[index], graph.calls[index]
         properties = price.properties
@@ -91,15 +95,21 @@ def op_rows(simulation: Simulation) -> list[dict[str, Any]]:
                 "priced_by": price.priced_by,
                 "rule": price.rule,
                 "shapes": [],
+                "error": None,
             }
         row["calls"] += calls
         row["time_s"] += calls * price.time_s
+        if price.error is not None:
+            spread[id(row)] += calls * price.time_s * price.error
         for name in ("mma_ops", "gp_ops", "read_bytes", "write_bytes", "communication_bytes"):
             row[name] += calls * getattr(properties, name)
         if len(row["shapes"]) < 4:
             shapes = ", ".join(call.shapes())
             if shapes not in row["shapes"]:
                 row["shapes"].append(shapes)
+    for row in groups.values():
+        if id(row) in spread and row["time_s"]:
+            row["error"] = spread[id(row)] / row["time_s"]
     return sorted(groups.values(), key=lambda row: -row["time_s"])
 
 
@@ -164,6 +174,7 @@ def _time_by_bound(simulation: Simulation) -> dict[str, float]:
     for count, price in zip(simulation.graph.times_made, simulation.prices, strict=True):
         times["launch"] += count * price.launch_s
         times[price.bound] += count * (price.time_s - price.launch_s)
+    times["launch"] += simulation.timeline.wait_s  # the device waits until the host has issued its next op
     return times
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
@@ -28,6 +30,10 @@ from tensor_cast.timeline import Timeline, in_order
 from tensor_cast.tracing.graph import Graph
 from tensor_cast.tracing.program import trace_program
 
+VIEW_SHARE = 0.25  # assumed: of the host's time for an op that launches no kernel
+HOST_ERROR = 0.3  # assumed: of the time that the device waits for the host
+EXECUTIONS = ("graph", "eager")
+
 
 @dataclass
 class Facts:
@@ -41,6 +47,7 @@ class Facts:
     notes: list[str] = field(default_factory=list)
     strict: bool = False
     dtype: str | None = None
+    execution: str = "graph"
 
 
 class Simulation:
@@ -59,15 +66,35 @@ class Simulation:
         self.prices, self.facts = prices, facts
         calls = np.fromiter((op.call for op in graph.ops), dtype=np.int64, count=len(graph.ops))
         time_s = np.array([price.time_s for price in prices], dtype=np.float64)
-        self.timeline: Timeline = in_order(time_s[calls] if len(calls) else np.zeros(0))
+        duration_s = time_s[calls] if len(calls) else np.zeros(0)
+        self.timeline: Timeline = in_order(duration_s, self._host_s(duration_s) if facts.execution == "eager" else None)
         self._memory: MemoryProfile | None = None
         self._document: dict[str, Any] | None = None
         self._registry_rows: list[dict[str, Any]] | None = None
+
+    def _host_s(self, duration_s: np.ndarray) -> np.ndarray:
+        """What eager PyTorch's host takes to issue each op; one without a kernel (a view) takes a share."""
+        return self.device.host_launch_s * np.where(duration_s > 0, 1.0, VIEW_SHARE)
 
     @property
     def step_time_s(self) -> float:
         """Seconds that the step takes."""
         return self.timeline.step_time_s
+
+    @property
+    def step_time_error(self) -> float | None:
+        """The relative error that the step's time may have; None where no price says one.
+
+        The errors of one family's calls come from one fit and add up; those of different families are independent.
+        """
+        by_family: dict[str, float] = defaultdict(float)
+        for times, price in zip(self.graph.times_made, self.prices, strict=True):
+            if price.error is not None:
+                by_family[price.family] += times * price.time_s * price.error
+        if not by_family or not self.step_time_s:
+            return None
+        by_family["host"] = self.timeline.wait_s * HOST_ERROR
+        return math.hypot(*by_family.values()) / self.step_time_s
 
     @property
     def memory(self) -> MemoryProfile:
@@ -192,6 +219,9 @@ def price(
     overrides: Mapping[str, Any] | None = None,
     strict: bool = False,
     scan: bool = True,
+    kernels: str | None = None,
+    execution: str = "graph",
+    data: Sequence[str | Path] | str | Path = (),
 ) -> Simulation:
     """A graph on a device. The keywords are those of the config's ``custom_op`` and ``performance_model``."""
     if not isinstance(graph, Graph):
@@ -202,7 +232,11 @@ def price(
     patterns = [disable] if isinstance(disable, str) else list(disable)
     settings = Settings(dict(params or {}), patterns, dict(overrides or {}))
     registry = _registry(_load(custom_op, scan), settings)
-    return _price(graph, load_device(device), registry, _model(performance_model), Facts(strict=strict))
+    if execution not in EXECUTIONS:
+        raise UserError(f"execution: there is no choice {execution!r}.{did_you_mean(execution, EXECUTIONS)}")
+    model = _model(performance_model, data=[data] if isinstance(data, (str, Path)) else data)
+    chosen = load_device(device).with_kernels(kernels)
+    return _price(graph, chosen, registry, model, Facts(strict=strict, execution=execution))
 
 
 def simulate(
@@ -216,6 +250,9 @@ def simulate(
     performance_model: str | PerformanceModel = "analytic",
     fusion: str = "vendor",
     hints: Mapping[str, Any] | None = None,
+    kernels: str | None = None,
+    execution: str = "graph",
+    data: Sequence[str | Path] | str | Path = (),
     **named: Any,
 ) -> Simulation:
     """Trace one step of a program and price it on a device; see ``trace`` and ``price``."""
@@ -224,7 +261,15 @@ def simulate(
     graph = trace(
         program, *args, kwargs=kwargs, backward=backward, optimizer=optimizer, custom_op=custom_op, hints=hints, **named
     )
-    simulation = price(graph, profile_of_device, custom_op=custom_op, performance_model=performance_model)
+    simulation = price(
+        graph,
+        profile_of_device,
+        custom_op=custom_op,
+        performance_model=performance_model,
+        kernels=kernels,
+        execution=execution,
+        data=data,
+    )
     simulation.facts.model = getattr(program, "__name__", type(program).__name__)
     return simulation
 
@@ -234,9 +279,10 @@ _graphs: dict[str, tuple[Graph, Program]] = {}
 
 def simulate_config(config: Any) -> Simulation:
     """The simulation of a composed, checked config. Jobs that share model, workload and layout are traced once."""
-    device = load_device(config.device)
+    settings_of_model = config.performance_model
+    device = load_device(config.device).with_kernels(settings_of_model.kernels)
     _known_fusion(config.fusion.name)
-    model = _model(config.performance_model.name, config.performance_model.allow_tf32)
+    model = _model(settings_of_model.name, settings_of_model.allow_tf32, settings_of_model.data)
     chosen = [config.custom_op, *config.custom_op.chosen.values()]
     modules = list(dict.fromkeys(name for choice in reversed(chosen) for name in choice.modules))
     rules = _load(modules, config.custom_op.scan)
@@ -257,6 +303,7 @@ def simulate_config(config: Any) -> Simulation:
         list(program.notes),
         config.custom_op.strict,
         str(config.workload.dtype),
+        str(settings_of_model.execution),
     )
     return _price(graph, device, registry, model, facts)
 
@@ -311,12 +358,43 @@ def _registry(rules: list[Any], settings: Settings) -> Registry:
     return Registry([*builtin_rules(), *user], settings)
 
 
-def _model(name: str | PerformanceModel, allow_tf32: bool = False) -> PerformanceModel:
+def _model(name: str | PerformanceModel, allow_tf32: bool = False, data: Sequence[str | Path] = ()) -> PerformanceModel:
     if isinstance(name, PerformanceModel):
         return name
+    if name == "measured":
+        if not data:
+            raise UserError(
+                "performance_model=measured looks times up in files: give performance_model.data=[FILE,...] (data= in Python)."
+            )
+        return _measured(tuple(str(path) for path in data), allow_tf32)
     if name not in MODELS:
-        raise UserError(f"performance_model: there is no model {name!r}.{did_you_mean(name, MODELS)}")
+        raise UserError(f"performance_model: there is no model {name!r}.{did_you_mean(name, [*MODELS, 'measured'])}")
+    if data:
+        raise UserError(f"performance_model.data is read by performance_model=measured alone; this run's is {name}.")
     return MODELS[name](allow_tf32=allow_tf32)
+
+
+def _measured(paths: tuple[str, ...], allow_tf32: bool) -> PerformanceModel:
+    """The measured model of some files, which are read once a process while they stay as they are."""
+    from tensor_cast.measurements.files import read_measurements
+    from tensor_cast.measurements.table import Kernels
+    from tensor_cast.performance_model.measured import Measured
+
+    changed = tuple(Path(path).stat().st_mtime_ns if Path(path).exists() else 0 for path in paths)
+    key = (paths, changed, allow_tf32)
+    if key not in _measured_models:
+        _measured_models.clear()
+        tables = [table for table in read_measurements(paths) if isinstance(table, Kernels)]
+        devices = sorted({table.device for table in tables if table.device})
+        if len(devices) > 1:
+            raise UserError(
+                f"performance_model.data: the files hold times of several devices ({', '.join(devices)}); give those of one."
+            )
+        _measured_models[key] = Measured(tables, allow_tf32)
+    return _measured_models[key]
+
+
+_measured_models: dict[Any, PerformanceModel] = {}
 
 
 def _known_fusion(name: str) -> None:

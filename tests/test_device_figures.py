@@ -13,10 +13,6 @@ FOLDER = Path(__file__).parents[1] / "conf" / "device"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 NOT_FIGURES = {"name", "like", "vendor", "architecture", "sources"}
 KINDS = {"datasheet", "measured", "fitted", "assumed"}
-FAMILIES = {
-    *("matmul", "grouped_matmul", "attention", "convolution", "normalization"),
-    *("reduction", "elementwise", "gather", "copy"),
-}
 GIB = 2**30
 MIB = 2**20
 FP8 = "matrix_ops_per_s.float8_e4m3fn"
@@ -63,7 +59,8 @@ def figures(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def covers(source: str, figure: str) -> bool:
-    return figure == source or figure.startswith(source + ".")
+    """A list of links is one figure: what it is fitted to is said of a part of it."""
+    return figure == source or figure.startswith(source + ".") or source == f"{figure}.efficiency"
 
 
 DEVICES = {name: resolve(name) for name in NAMES}
@@ -103,17 +100,17 @@ def test_what_a_relative_changes_it_also_sources(name: str) -> None:
 def test_figures_are_numbers_in_their_range(name: str) -> None:
     device = DEVICES[name]
     for key, value in FIGURES[name].items():
-        if key in {"interconnect", "fused_attention"}:
+        if (
+            key in {"interconnect", "fused_attention"}
+            or isinstance(value, bool)
+            and key.startswith(("efficiency", "kernels"))
+        ):
             continue
         assert isinstance(value, int | float) and not isinstance(value, bool), (key, value)
-        assert value > 0, key
+        assert value > 0 or value == 0 and key.startswith(("efficiency", "kernels")), key
     for key in ("memory_bytes", "cache_bytes", "num_cores"):
         assert isinstance(device[key], int), key
     assert isinstance(device["fused_attention"], bool)
-    assert {family.partition(".")[0] for family in device["efficiency"]} == FAMILIES
-    for family, shares in device["efficiency"].items():
-        assert {"compute", "memory"} <= set(shares), family
-        assert all(0.2 <= shares[name] <= 1 for name in ("compute", "memory")), family
     assert 1e-7 < device["launch_s"] < 1e-4
     assert 1e8 < device["context_bytes"] < 4e9
 
@@ -123,7 +120,7 @@ def test_links_go_from_near_to_far(name: str) -> None:
     links = DEVICES[name]["interconnect"]
     assert links
     for link in links:
-        assert set(link) == {"name", "num_devices", "bandwidth_bytes_per_s", "latency_s", "topology"}
+        assert set(link) - {"efficiency"} == {"name", "num_devices", "bandwidth_bytes_per_s", "latency_s", "topology"}
         assert link["topology"] in {"switch", "mesh", "ring", "pcie"}
         assert 5e-7 <= link["latency_s"] <= 1e-4
     for near, far in pairwise(links):

@@ -12,9 +12,10 @@ from tensor_cast.paths import data_dir
 
 PACKAGE = Path(tensor_cast.__file__).parent
 LAYERS = [  # each may import itself and what stands above it
-    {"errors", "paths", "units", "dtypes", "device"},
+    {"errors", "paths", "units", "dtypes", "efficiency", "device"},
     {"ops"},
     {"performance_model"},
+    {"measurements"},
     {"tracing"},
     {"passes", "timeline", "memory"},
     {"models", "parallel"},

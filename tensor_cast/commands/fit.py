@@ -1,95 +1,149 @@
-"""Fitting a device's efficiency to measured products, and the error on shapes that the fit has not seen."""
+"""Fitting a device's efficiency to measured times, and the error on shapes that the fit has not seen."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import numpy as np
 
-from tensor_cast.commands.tables import TYPES, Products
-from tensor_cast.device import DeviceProfile, Efficiency
-from tensor_cast.performance_model.products import Product, product_time_s
+from tensor_cast.device import DeviceProfile
+from tensor_cast.efficiency import Parameter, parameters_of, switches_of
+from tensor_cast.errors import UserError
+from tensor_cast.measurements.table import Measurements
 
-# what is fitted: name, where the search begins, the least and the most that it may be
-PARAMETERS = (
-    ("launch_s", 3e-6, 1e-8, 1e-4),
-    ("compute", 0.85, 0.05, 1.0),
-    ("memory", 0.8, 0.05, 1.0),
-    ("overlap", 2.5, 1.0, 8.0),
-    ("tile_edge", 18.0, 0.1, 200.0),
-    ("tile_depth", 80.0, 0.1, 1000.0),
-    ("tile_start_s", 2e-7, 1e-9, 1e-5),
-    ("wave_rounding", 0.2, 0.001, 1.0),
-    ("split_s", 2.5e-6, 1e-8, 1e-4),
-    ("cache_speedup", 1.5, 1.0, 20.0),
-)
-MAX_ROWS = 600  # a fit sees at most so many: more change nothing in the third digit
+MAX_ROWS = 500  # a fit sees at most so many: more change nothing in the second digit
+LEAST_ROWS = 20
+_FLOOR = 1e-12  # of a parameter whose range begins at zero, for its logarithm
+_PULL = 0.01  # towards where the search begins, against parameters that the rows say nothing of
+_SHARP = 0.05  # relative errors beyond it count by their size, not its square
 
 
 @dataclass(frozen=True)
 class Score:
-    """Relative errors of predicted against measured times: mean, median, 90th percentile, bias (mean of signed errors)."""
+    """Relative errors of predicted against measured times: mean, median, 90th percentile; time-weighted (all predicted against all
+    measured seconds, row by row); bias (mean of signed errors)."""
 
     num_rows: int
     mean: float
     median: float
     p90: float
+    weighted: float
     bias: float
 
 
-def predicted_s(products: Products, device: DeviceProfile, efficiency: Efficiency) -> np.ndarray:
-    """Seconds of each measured product."""
-    left, right, out = products.element_bytes
-    B, M, N, K = products.batch, products.rows, products.columns, products.inner
-    shape = Product(B, M, N, K, B * N * K * right, B * (M * K * left + M * N * out))
-    times, _, _ = product_time_s(shape, device.matrix_rate(TYPES[products.dtype][0]), device, efficiency)
-    return times + (device.launch_s if efficiency.launch_s is None else efficiency.launch_s)
+def score(rows: Measurements, device: DeviceProfile, efficiency: Any) -> Score:
+    return score_of(rows.predicted_s(device, efficiency), rows.time_s)
 
 
-def score(products: Products, device: DeviceProfile, efficiency: Efficiency) -> Score:
-    errors = predicted_s(products, device, efficiency) / products.time_s - 1
+def score_of(predicted_s: np.ndarray, time_s: np.ndarray) -> Score:
+    errors = predicted_s / time_s - 1
     size = np.abs(errors)
+    weighted = float(np.abs(predicted_s - time_s).sum() / time_s.sum())
     return Score(
-        len(products), float(size.mean()), float(np.median(size)), float(np.quantile(size, 0.9)), float(errors.mean())
+        len(size),
+        float(size.mean()),
+        float(np.median(size)),
+        float(np.quantile(size, 0.9)),
+        weighted,
+        float(errors.mean()),
     )
 
 
-def fit_products(products: Products, device: DeviceProfile) -> Efficiency:
-    """The efficiency that predicts the products best (mean absolute log error, large misses cut at a factor of e)."""
-    from scipy.optimize import minimize
-
-    if len(products) > MAX_ROWS:
-        chosen = np.random.default_rng(0).choice(len(products), MAX_ROWS, replace=False)
-        mask = np.zeros(len(products), dtype=bool)
-        mask[chosen] = True
-        products = products.chosen(mask)
-    start = np.log([begin for _, begin, _, _ in PARAMETERS])
-
-    def loss(logs: np.ndarray) -> float:
-        misses = np.abs(np.log(predicted_s(products, device, _efficiency(logs)) / products.time_s))
-        return float(np.minimum(misses, 1.0).mean() + 1e-3 * np.square(logs - start).mean())
-
-    logs = start
-    for _ in range(3):  # the search begins again where it stopped: a simplex that has shrunk too soon opens anew
-        logs = minimize(loss, logs, method="Nelder-Mead", options={"maxiter": 900, "fatol": 1e-6, "adaptive": True}).x
-    return _efficiency(logs)
+def fit(rows: Measurements, device: DeviceProfile) -> Any:
+    """The efficiency (of ``rows.kind``) that explains the rows best; the error is left at the kind's own."""
+    return fit_all([(rows, device)])
 
 
-def _efficiency(logs: np.ndarray) -> Efficiency:
-    values = {
-        name: float(min(max(value, least), most))
-        for (name, _, least, most), value in zip(PARAMETERS, np.exp(np.clip(logs, -40, 40)), strict=True)
-    }
-    return Efficiency(**values)
+def fit_all(tables: list[tuple[Measurements, DeviceProfile]]) -> Any:
+    """One efficiency for the rows of several devices, each table with the same weight."""
+    if len({rows.kind for rows, _ in tables}) != 1:
+        raise ValueError("tables of several families")
+    tables = [(_sample(rows, MAX_ROWS if len(tables) == 1 else 200), device) for rows, device in tables]
+    kind = tables[0][0].kind
+    names = switches_of(kind)
+    found = [
+        _fit_with(tables, kind, dict(zip(names, values, strict=True)))
+        for values in product((True, False), repeat=len(names))
+    ]
+    return min(found, key=lambda pair: pair[0])[1]
 
 
-def fit_and_score(products: Products, device: DeviceProfile) -> tuple[Efficiency, Score]:
-    """Fitted to all rows; the error is that of a second fit, which has not seen the held-out weight shapes."""
-    held_out = products.held_out
-    if 0 < held_out.sum() < len(products):
-        seen = fit_products(products.chosen(~held_out), device)
-        unseen = score(products.chosen(held_out), device, seen)
-    else:
-        unseen = score(products, device, fit_products(products, device))
-    efficiency = fit_products(products, device)
+def _sample(rows: Measurements, most: int) -> Measurements:
+    if len(rows) <= most:
+        return rows
+    return rows.chosen(np.random.default_rng(0).choice(len(rows), most, replace=False))
+
+
+def _fit_with(
+    tables: list[tuple[Measurements, DeviceProfile]], kind: type, switches: dict[str, bool]
+) -> tuple[float, Any]:
+    from scipy.optimize import least_squares
+
+    parameters = _free_parameters(kind, tables)
+    start, least, most = (
+        np.log([max(getattr(p, name), _FLOOR) for p in parameters]) for name in ("start", "least", "most")
+    )
+    weights = [1 / np.sqrt(len(rows)) for rows, _ in tables]
+
+    def made(logs: np.ndarray) -> Any:
+        return kind(**{p.name: float(value) for p, value in zip(parameters, np.exp(logs), strict=True)}, **switches)
+
+    def residuals(logs: np.ndarray) -> np.ndarray:
+        efficiency = made(logs)
+        misses = [
+            weight * np.log(rows.predicted_s(device, efficiency) / rows.time_s)
+            for (rows, device), weight in zip(tables, weights, strict=True)
+        ]
+        return np.concatenate([*misses, _PULL * (logs - start) / np.sqrt(len(logs))])
+
+    best: Any = None
+    for seed in range(3):  # a search may stop in a hollow: begin elsewhere, too
+        begin = start + np.random.default_rng(seed).normal(0, 0.7, len(start)) * (seed > 0)
+        begin = np.clip(begin, least + 1e-6, most - 1e-6)
+        found = least_squares(
+            residuals,
+            begin,
+            bounds=(least, most),
+            loss="soft_l1",
+            f_scale=_SHARP * weights[0],
+            max_nfev=60,
+            diff_step=1e-2,
+        )
+        if best is None or found.cost < best.cost:
+            best = found
+    return float(best.cost), made(best.x)
+
+
+def _free_parameters(kind: type, tables: list[tuple[Measurements, DeviceProfile]]) -> list[Parameter]:
+    """Those that the rows can say something of: a parameter that changes no prediction keeps its default."""
+    parameters = list(parameters_of(kind))
+    base = kind(**{p.name: p.start for p in parameters})
+    free = []
+    for parameter in parameters:
+        moved = replace(base, **{parameter.name: min(max(parameter.start * 0.5, parameter.least), parameter.most)})
+        if any(not np.array_equal(rows.predicted_s(d, base), rows.predicted_s(d, moved)) for rows, d in tables):
+            free.append(parameter)
+    return free
+
+
+def held_out_score(rows: Measurements, device: DeviceProfile) -> Score | None:
+    """The score on groups that a fit to the others has not seen; None where there are too few."""
+    held_out = rows.held_out
+    if held_out.sum() < 3 or (~held_out).sum() < LEAST_ROWS:
+        return None
+    return score(rows.chosen(np.flatnonzero(held_out)), device, fit(rows.chosen(np.flatnonzero(~held_out)), device))
+
+
+def fit_and_score(rows: Measurements, device: DeviceProfile) -> tuple[Any, Score]:
+    """Fitted to all rows; the error is that of a second fit, which has not seen the held-out groups.
+
+    Raises:
+        UserError: too few rows.
+    """
+    if len(rows) < LEAST_ROWS:
+        raise UserError(f"{rows.title}: {len(rows)} rows; a fit needs {LEAST_ROWS} at least.")
+    efficiency = fit(rows, device)
+    unseen = held_out_score(rows, device) or score(rows, device, efficiency)
     return replace(efficiency, error=round(unseen.mean, 3)), unseen

@@ -1,4 +1,4 @@
-"""launch + max(matrix, vector, memory): what a call takes at best, or at a device's efficiency by family."""
+"""What a call takes at best (the roofline), and as kernels reach it (the analytic model)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tensor_cast.dtypes import rate_name
-from tensor_cast.performance_model.builtin.matmul import product_of
+from tensor_cast.performance_model.families.attention import Attention
+from tensor_cast.performance_model.families.family import Times, Work
+from tensor_cast.performance_model.families.kernels import kernel_times
+from tensor_cast.performance_model.geometry import geometry_of
 from tensor_cast.performance_model.model import PerformanceModel, Result
-from tensor_cast.performance_model.products import product_time_s
 
 if TYPE_CHECKING:
     from tensor_cast.device import DeviceProfile
+    from tensor_cast.efficiency import Efficiency
     from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, PerformanceProperties
 
 
@@ -25,23 +28,26 @@ class Roofline(PerformanceModel):
     def price(
         self, info: OpInvokeInfo, properties: PerformanceProperties, family: str, device: DeviceProfile
     ) -> Result:
-        compute, memory = self.shares(family, device)
-        mma_s = gp_s = 0.0
-        for dtype, ops in properties.compute_ops.items():
-            if ops.mma_ops:
-                mma_s += ops.mma_ops / device.matrix_rate(self._matrix_dtype(rate_name(dtype), device)) / compute
-            if ops.gp_ops:
-                gp_s += ops.gp_ops / device.vector_rate(rate_name(dtype)) / compute
-        num_bytes = properties.read_bytes + properties.write_bytes
-        memory_s = num_bytes / device.memory_bandwidth_bytes_per_s / memory
-        bound_s, bound = max((memory_s, "memory"), (mma_s, "mma"), (gp_s, "gp"), key=lambda term: term[0])
+        _, work = self.work(properties, device)
+        memory_s = work.num_bytes / device.memory_bandwidth_bytes_per_s
+        bound_s, bound = max((memory_s, "memory"), (work.mma_s, "mma"), (work.gp_s, "gp"), key=lambda term: term[0])
         if not bound_s:
             return Result(0.0, bound="memory")
         return Result(device.launch_s + bound_s, launch_s=device.launch_s, bound=bound)
 
-    def shares(self, family: str, device: DeviceProfile) -> tuple[float, float]:
-        """(compute, memory): the shares of the peaks that a family reaches."""
-        return 1.0, 1.0
+    def work(self, properties: PerformanceProperties, device: DeviceProfile) -> tuple[str | None, Work]:
+        """The type of the matrix operations (or else of any), and what the call does at the device's peaks."""
+        mma_s = gp_s = 0.0
+        named: str | None = None
+        for dtype, ops in properties.compute_ops.items():
+            name = rate_name(dtype)
+            if ops.gp_ops:
+                gp_s += ops.gp_ops / device.vector_rate(name)
+                named = named or name
+            if ops.mma_ops:
+                named = self._matrix_dtype(name, device)
+                mma_s += ops.mma_ops / device.matrix_rate(named)
+        return named, Work(mma_s, gp_s, float(properties.read_bytes + properties.write_bytes))
 
     def _matrix_dtype(self, dtype: str, device: DeviceProfile) -> str:
         if dtype == "float32" and self.allow_tf32 and "tfloat32" in device.matrix_ops_per_s:
@@ -51,35 +57,34 @@ class Roofline(PerformanceModel):
 
 @dataclass(frozen=True)
 class Analytic(Roofline):
-    """The roofline at the share of each peak that the device's ``efficiency`` gives for the family; products by their tiles."""
+    """Each family by its own kernels (``families``), at what the device's ``efficiency`` says they reach."""
 
     name: ClassVar[str] = "analytic"
 
     def price(
         self, info: OpInvokeInfo, properties: PerformanceProperties, family: str, device: DeviceProfile
     ) -> Result:
-        product = product_of(info, properties) if family == "matmul" and device.num_cores else None
-        if product is None:
-            return super().price(info, properties, family, device)
-        (dtype, ops), *others = ((d, o) for d, o in properties.compute_ops.items() if o.mma_ops)
-        if others:
-            return super().price(info, properties, family, device)
-        name = self._matrix_dtype(rate_name(dtype), device)
-        efficiency = device.efficiency_of(family, name)
-        times = product_time_s(product, device.matrix_rate(name), device, efficiency, ops.mma_ops)
-        both_s, compute_s, memory_s = (float(time.item()) for time in times)
-        gp_s = sum(
-            ops.gp_ops / device.vector_rate(rate_name(dtype))
-            for dtype, ops in properties.compute_ops.items()
-            if ops.gp_ops
-        )
+        dtype, work = self.work(properties, device)
+        if not (work.mma_s or work.gp_s or work.num_bytes):
+            return Result(0.0, bound="memory")
+        geometry = geometry_of(info, properties, family)
+        families: tuple[str, ...] = (family,)
+        if isinstance(geometry, Attention):
+            families += ("latent_attention" if geometry.is_latent else "decode_attention",)
+        known = [device.efficiency_of(name, dtype) for name in families]
+        priced = [(efficiency, kernel_times(geometry, work, device, efficiency).of_one()) for efficiency in known]
+        efficiency, times = min(
+            priced, key=lambda one: _with_launch(one, device)
+        )  # the library takes the faster kernel
         launch_s = device.launch_s if efficiency.launch_s is None else efficiency.launch_s
-        bound = "gp" if gp_s > both_s else "mma" if compute_s > memory_s else "memory"
-        return Result(launch_s + max(both_s, gp_s), launch_s=launch_s, bound=bound)
+        terms = ((times.memory_s, "memory"), (times.mma_s, "mma"), (times.gp_s, "gp"))
+        bound = max(terms)[1]
+        return Result(launch_s + times.total_s, launch_s=launch_s, bound=bound, error=efficiency.error)
 
-    def shares(self, family: str, device: DeviceProfile) -> tuple[float, float]:
-        efficiency = device.efficiency_of(family)
-        return efficiency.compute, efficiency.memory
+
+def _with_launch(priced: tuple[Efficiency, Times], device: DeviceProfile) -> float:
+    efficiency, times = priced
+    return times.total_s + (device.launch_s if efficiency.launch_s is None else efficiency.launch_s)
 
 
 MODELS: dict[str, type[Roofline]] = {model.name: model for model in (Roofline, Analytic)}

@@ -66,7 +66,7 @@ def headline(document: Document) -> Parts:
         ("workload", ": ".join(filter(None, [workload.get("kind"), ", ".join(sizes)]))),
         ("device", name_of(document.get("device"))),
         ("performance model", name_of(document.get("performance_model"))),
-        ("step time", format_seconds(document.get("step_time_s"))),
+        ("step time", _step_time(document)),
         ("speed", _speed(document)),
         (
             "utilisation",
@@ -76,6 +76,15 @@ def headline(document: Document) -> Parts:
         ("moved", _traffic(totals)),
     ]
     return [table(("", ""), [(name, plain(value)) for name, value in lines if value])]
+
+
+def _step_time(document: Document) -> str:
+    """The step's time with the error it may have, and what of it the device waits for the host."""
+    words = format_seconds(document.get("step_time_s"))
+    error, wait_s = document.get("step_time_error"), document.get("host_wait_s")
+    if error is not None:
+        words += f" ± {format_share(error)}"
+    return words + (f", {format_seconds(wait_s)} of it waiting for the host" if wait_s else "")
 
 
 def _speed(document: Document) -> str:

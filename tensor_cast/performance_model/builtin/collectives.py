@@ -83,4 +83,5 @@ def estimate_collective(info: OpInvokeInfo, device: DeviceProfile) -> Any:
             " with num_devices, bandwidth_bytes_per_s and latency_s."
         )
     time_s = collective_time(_kind(info), message_bytes(info), ranks, device.interconnect)
-    return Result(time_s, {"num_ranks": ranks}, bound="communication")
+    errors = [level.efficiency.error for level in device.interconnect] or [0.0]
+    return Result(time_s, {"num_ranks": ranks}, bound="communication", error=max(errors))

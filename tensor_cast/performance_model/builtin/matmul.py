@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from tensor_cast.performance_model.builtin.declare import add_ops, counts, first_out, nbytes
-from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, PerformanceProperties, union_bytes
-from tensor_cast.performance_model.products import Product
+from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, PerformanceProperties
 
 
 def _product(info: OpInvokeInfo, left: torch.Tensor, inner: int) -> PerformanceProperties:
@@ -14,34 +13,6 @@ def _product(info: OpInvokeInfo, left: torch.Tensor, inner: int) -> PerformanceP
     out = first_out(info)
     factor = 8 if left.dtype.is_complex else 2
     return add_ops(info.get_memory_access_properties(), left.dtype, mma_ops=factor * out.numel() * inner)
-
-
-_ADDEND_FIRST = ("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation")
-_PRODUCTS = (
-    "mm", "bmm", "_int_mm", "mv", "matmul", "linear", "dot", "vdot", "inner", "_scaled_mm", "_weight_int4pack_mm",
-    "_weight_int8pack_mm", *_ADDEND_FIRST,
-)  # fmt: skip
-
-
-def product_of(info: OpInvokeInfo, properties: PerformanceProperties) -> Product | None:
-    """The shape of a call's matrix product and the bytes that it moves; None for a call that is none, or is empty."""
-    words = str(info.func).split(".")
-    if words[0] != "aten" or words[1] not in _PRODUCTS or not properties.mma_ops:
-        return None
-    left, right = info.args[1:3] if words[1] in _ADDEND_FIRST else info.args[:2]
-    out = first_out(info)
-    inner = left.shape[-1] * (2 if "float4" in str(left.dtype) else 1) if left.dim() else 1
-    if words[1] == "addbmm":
-        inner *= left.shape[0]
-    if right.dim() < 2 or out.dim() < 2:
-        batch, rows, columns = 1, out.numel(), 1
-    elif right.dim() == 2 or words[1] == "addbmm":
-        batch, rows, columns = 1, out.numel() // out.shape[-1], out.shape[-1]
-    else:
-        batch, (rows, columns) = out.shape[:-2].numel(), out.shape[-2:]
-    weights = union_bytes([right])
-    moved = properties.read_bytes + properties.write_bytes
-    return Product(batch, rows, columns, inner, min(weights, moved), max(moved - weights, 0))
 
 
 @counts("matmul", "aten.mm", "aten.bmm", "aten._int_mm", "aten.mv", "aten.matmul", "aten.linear")

@@ -41,13 +41,13 @@ def rms_norm_backward(info: OpInvokeInfo) -> PerformanceProperties:
     return _per_element(info, 10)
 
 
-@counts("normalization", "aten._softmax", "aten.softmax", "aten._safe_softmax", "aten._log_softmax", "aten.log_softmax")
+@counts("softmax", "aten._softmax", "aten.softmax", "aten._safe_softmax", "aten._log_softmax", "aten.log_softmax")
 def softmax(info: OpInvokeInfo) -> PerformanceProperties:
     # maximum (1), subtract and exponential (5), sum (1), divide (2)
     return _per_element(info, 9)
 
 
-@counts("normalization", "aten._softmax_backward_data", "aten._log_softmax_backward_data")
+@counts("softmax", "aten._softmax_backward_data", "aten._log_softmax_backward_data")
 def softmax_backward(info: OpInvokeInfo) -> PerformanceProperties:
     # product and sum (2), subtract and multiply (2)
     return _per_element(info, 4)
