@@ -144,7 +144,8 @@ class CustomOpConfig(ChosenConfig):
 
 @dataclass
 class PerformanceModelConfig:
-    """kernels: the kernel library, of those that the device has fits of (None: the device's own). data: files of measured times, for
+    """kernels: the kernel library, of those that the device has fits of (None: the device's own). data: files of
+    measured times, for
     the measured model."""
 
     name: str = "analytic"

@@ -27,7 +27,7 @@ class Interconnect:
     bandwidth_bytes_per_s: float
     latency_s: float
     topology: str = "switch"
-    efficiency: LinkEfficiency = LinkEfficiency()
+    efficiency: LinkEfficiency = field(default_factory=LinkEfficiency)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class DeviceProfile:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def efficiency_of(self, family: str, dtype: str | None = None) -> Efficiency:
-        """That of a family in a type ("matmul.float32") where there is one, else the family's, else its relative's, else the default."""
+        """That of a family in a type ("matmul.float32") where there is one, else the family's, else its relative's,
+        else the default."""
         found = self.efficiency.get(f"{family}.{dtype}") or self.efficiency.get(family)
         if found is None and family in RELATIVES:
             return self.efficiency_of(RELATIVES[family], dtype)

@@ -27,12 +27,12 @@ def _seconds(default: float, start: float, most: float) -> Any:
 class Efficiency:
     """Kernels that stream memory, and any of which nothing more is known.
 
-    compute, memory: shares of the peak and of the bandwidth, in (0, 1]. launch_s: None, the device's. overlap: p of the p-norm
-    of compute and memory (1: one after the other; large: the longer one alone). cache_speedup: of what lies in the cache.
-    fill: how many more of the cores must be busy before memory runs at full speed (0: one core draws it all; large: each core
-    draws its own part only). row_s: a core's seconds a row besides. host_s: of tables measured in eager PyTorch alone, below which no
-    time of theirs is; no price has it. error: relative error of times, on shapes that the fit
-    has not seen; of a default, on devices that no fit has seen.
+    compute, memory: shares of the peak and of the bandwidth, in (0, 1]. launch_s: None, the device's. overlap: p of the
+    p-norm of compute and memory (1: one after the other; large: the longer one alone). cache_speedup: of what lies in
+    the cache. fill: how many more of the cores must be busy before memory runs at full speed (0: one core draws it all;
+    large: each core draws its own part only). row_s: a core's seconds a row besides. host_s: of tables measured in
+    eager PyTorch alone, below which no time of theirs is; no price has it. error: relative error of times, on shapes
+    that the fit has not seen; of a default, on devices that no fit has seen.
     """
 
     compute: float = _share(0.8)
@@ -42,7 +42,7 @@ class Efficiency:
     cache_speedup: float = _parameter(1.0, 1.0, 20.0, 1.5)
     fill: float = _parameter(0.0, 0.0, 20.0, 0.3)
     row_s: float = _seconds(0.0, 1e-8, 1e-4)
-    host_s: float = _seconds(0.0, 1e-6, 2e-4)
+    host_s: float = _seconds(0.0, 2e-5, 2e-4)
     error: float = 0.4
 
 
@@ -58,11 +58,12 @@ class RowEfficiency(Efficiency):
 class ProductEfficiency(Efficiency):
     """Matrix products.
 
-    tile_edge: elements of load for each element of a tile's edge, in multiply-adds. tile_depth: steps of K that a tile costs
-    besides its own. tile_start_s: seconds before a tile's first result. wave_rounding: share of the last, partly filled wave
-    of tiles that is paid whole. split_s: seconds to join the parts of K, for each doubling of their number. reread_speedup: of
-    operands that tiles read again from the cache, against memory. quantise_s, quantise_memory: launch and share of the
-    bandwidth of the pass that narrows the activations, where it is part of the product (row_s: of its rows). small_tiles: tiles of 32 to 128, not 64 to 256.
+    tile_edge: elements of load for each element of a tile's edge, in multiply-adds. tile_depth: steps of K that a tile
+    costs besides its own. tile_start_s: seconds before a tile's first result. wave_rounding: share of the last, partly
+    filled wave of tiles that is paid whole. split_s: seconds to join the parts of K, for each doubling of their number.
+    reread_speedup: of operands that tiles read again from the cache, against memory. quantise_s, quantise_memory:
+    launch and share of the bandwidth of the pass that narrows the activations, where it is part of the product (row_s:
+    of its rows). small_tiles: tiles of 32 to 128, not 64 to 256.
     """
 
     compute: float = _share(0.85)
@@ -132,9 +133,10 @@ class AttentionEfficiency(Efficiency):
 class DecodeEfficiency(Efficiency):
     """Fused attention by chunks of the cache: decode. A key head's queries share an item of work.
 
-    vector: share of the vector unit's peak that the softmax reaches. tile: rows that an item computes besides its own. block_s: a
-    core's seconds an item besides. chunk_keys: keys that a chunk costs besides its own. split_s: to join the chunks. splits_single: the
-    library cuts the cache of heads that share no keys, too. packs_windowed: queries share an item under a window, too.
+    vector: share of the vector unit's peak that the softmax reaches. tile: rows that an item computes besides its own.
+    block_s: a core's seconds an item besides. chunk_keys: keys that a chunk costs besides its own. split_s: to join the
+    chunks. splits_single: the library cuts the cache of heads that share no keys, too. packs_windowed: queries share an
+    item under a window, too.
     """
 
     compute: float = _share(0.8)
@@ -157,11 +159,12 @@ class DecodeEfficiency(Efficiency):
 class LinkEfficiency:
     """Collectives over one level of links.
 
-    launch_s: of the collective. step_s: of the ring; None, the level's ``latency_s``. share: of the bandwidth that large messages reach. fill_s: seconds until the ring's pipeline
-    is full. low_latency_share, low_latency_s: share of the bandwidth, and a step, of the protocol for small messages (share 0: there is
-    none). copy_speedup: of a rank's own part, copied in its memory, against the link. sharing: the link's bandwidth falls as
-    (ranks / 2) ** -sharing (0: a switch; 1 and more: a bus that all share). switch_share: share of the bandwidth of reductions in
-    the switch (0: there are none).
+    launch_s: of the collective. step_s: of the ring; None, the level's ``latency_s``. share: of the bandwidth that
+    large messages reach. fill_s: seconds until the ring's pipeline is full. low_latency_share, low_latency_s: share of
+    the bandwidth, and a step, of the protocol for small messages (share 0: there is none). copy_speedup: of a rank's
+    own part, copied in its memory, against the link. sharing: the link's bandwidth falls as (ranks / 2) ** -sharing (0:
+    a switch; 1 and more: a bus that all share). switch_share: share of the bandwidth of reductions in the switch (0:
+    there are none).
     """
 
     launch_s: float = _seconds(0.0, 5e-6, 1e-4)

@@ -23,8 +23,8 @@ class Timeline:
 def in_order(duration_s: np.ndarray, host_s: np.ndarray | None = None) -> Timeline:
     """The timeline of ops that run one after another.
 
-    host_s: what the host takes to issue each (eager PyTorch): an op starts when the one before has ended and it has been issued. None: the
-    host is ahead (a captured graph).
+    host_s: what the host takes to issue each (eager PyTorch): an op starts when the one before has ended and it has
+    been issued. None: the host is ahead (a captured graph).
     """
     ends = np.cumsum(duration_s)
     before = ends - duration_s

@@ -100,14 +100,12 @@ def test_what_a_relative_changes_it_also_sources(name: str) -> None:
 def test_figures_are_numbers_in_their_range(name: str) -> None:
     device = DEVICES[name]
     for key, value in FIGURES[name].items():
-        if (
-            key in {"interconnect", "fused_attention"}
-            or isinstance(value, bool)
-            and key.startswith(("efficiency", "kernels"))
+        if key in {"interconnect", "fused_attention"} or (
+            isinstance(value, bool) and key.startswith(("efficiency", "kernels"))
         ):
             continue
         assert isinstance(value, int | float) and not isinstance(value, bool), (key, value)
-        assert value > 0 or value == 0 and key.startswith(("efficiency", "kernels")), key
+        assert value > 0 or (value == 0 and key.startswith(("efficiency", "kernels"))), key
     for key in ("memory_bytes", "cache_bytes", "num_cores"):
         assert isinstance(device[key], int), key
     assert isinstance(device["fused_attention"], bool)

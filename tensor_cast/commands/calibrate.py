@@ -1,9 +1,10 @@
 """``python -m tensor_cast.calibrate device=NAME data=FILE [data=FILE ...] [name=NEW]``: a device fitted to measured times.
 
-Reads what ``tensor_cast.measurements.files`` reads, fits the device's efficiency to it family by family and type by type, and writes
-``conf/device/NEW.yaml`` where the user stands (NEW: NAME_calibrated), each fit with the error on shapes that it had not seen.
-A table that names devices is fitted whole; ``rows=DEVICE`` takes one device's rows, ``source=WORDS`` one source's. The library with most rows
-becomes the device's own efficiency, the others choices of ``performance_model.kernels``.
+Reads what ``tensor_cast.measurements.files`` reads, fits the device's efficiency to it family by family and type by
+type, and writes ``conf/device/NEW.yaml`` where the user stands (NEW: NAME_calibrated), each fit with the error on
+shapes that it had not seen. A table that names devices is fitted whole; ``rows=DEVICE`` takes one device's rows,
+``source=WORDS`` one source's. The library with most rows becomes the device's own efficiency, the others choices of
+``performance_model.kernels``.
 
 ``data=local`` measures this machine first, and writes ``conf/device/local.yaml``; no device= is needed.
 """
@@ -100,7 +101,8 @@ class Fit:
 
     @property
     def told(self) -> str:
-        return f"{self.unseen.mean:.1%} mean, {self.unseen.median:.1%} median error on unseen shapes ({self.unseen.num_rows} rows)"
+        unseen = self.unseen
+        return f"{unseen.mean:.1%} mean, {unseen.median:.1%} median error on unseen shapes ({unseen.num_rows} rows)"
 
 
 def library_of(source: str) -> str:
@@ -117,8 +119,8 @@ Fits = dict[str, dict[str, Fit]]  # kernel library -> efficiency's key -> fit
 def fit_tables(tables: list[Measurements], device: DeviceProfile) -> Fits:
     """The fits of each library, the one with most rows first.
 
-    Of versions of a library the last is taken, of kernels that share a key the one with most rows; tables that differ in nothing but
-    their source are joined, and those of families that stream over their types, too.
+    Of versions of a library the last is taken, of kernels that share a key the one with most rows; tables that differ
+    in nothing but their source are joined, and those of families that stream over their types, too.
     """
     keyed: dict[tuple[str, str], list[Measurements]] = defaultdict(list)
     for table in tables:
@@ -160,7 +162,8 @@ def _one_table(tables: list[Measurements]) -> Measurements:
 
 
 def assembled(fits: Fits) -> tuple[dict[str, Fit], Fits]:
-    """What becomes the device's own efficiency (each key of the first library that has it; a family's bfloat16, or the type with most
+    """What becomes the device's own efficiency (each key of the first library that has it; a family's bfloat16, or the
+    type with most
     rows, for all types without a fit), and what becomes choices of kernels."""
     own: dict[str, Fit] = {}
     kernels: Fits = {}
@@ -190,7 +193,8 @@ def efficiency_values(efficiency: Any) -> dict[str, Any]:
 
 def source_words(fit: Fit) -> str:
     where = f"{fit.rows.device}, " if fit.rows.device else ""
-    return f"fitted: {where}{fit.rows.source}, {fit.rows.words or fit.rows.dtype}, {len(fit.rows)} rows, {date.today()}; {fit.told}"
+    what = f"{fit.rows.source}, {fit.rows.words or fit.rows.dtype}, {len(fit.rows)} rows"
+    return f"fitted: {where}{what}, {date.today()}; {fit.told}"
 
 
 def device_file(name: str, device: DeviceProfile, fits: Fits, like: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensor_cast.device import DeviceProfile
-from tensor_cast.efficiency import Parameter, parameters_of, switches_of
+from tensor_cast.efficiency import LinkEfficiency, Parameter, parameters_of, switches_of
 from tensor_cast.errors import UserError
 from tensor_cast.measurements.table import Measurements
 
@@ -22,7 +22,8 @@ _SHARP = 0.05  # relative errors beyond it count by their size, not its square
 
 @dataclass(frozen=True)
 class Score:
-    """Relative errors of predicted against measured times: mean, median, 90th percentile; time-weighted (all predicted against all
+    """Relative errors of predicted against measured times: mean, median, 90th percentile; time-weighted (all predicted
+    against all
     measured seconds, row by row); bias (mean of signed errors)."""
 
     num_rows: int
@@ -117,11 +118,17 @@ def _fit_with(
 
 
 def _free_parameters(kind: type, tables: list[tuple[Measurements, DeviceProfile]]) -> list[Parameter]:
-    """Those that the rows can say something of: a parameter that changes no prediction keeps its default."""
+    """Those that the rows can say something of: a parameter that changes no prediction keeps its default.
+
+    What a host adds shows in eager tables alone, what the device's launch is in the others.
+    """
     parameters = list(parameters_of(kind))
     base = kind(**{p.name: p.start for p in parameters})
     free = []
+    held = "launch_s" if any(rows.is_eager for rows, _ in tables) else "host_s"
     for parameter in parameters:
+        if parameter.name == held and kind is not LinkEfficiency:
+            continue
         moved = replace(base, **{parameter.name: min(max(parameter.start * 0.5, parameter.least), parameter.most)})
         if any(not np.array_equal(rows.predicted_s(d, base), rows.predicted_s(d, moved)) for rows, d in tables):
             free.append(parameter)

@@ -1,8 +1,9 @@
 """``python -m tensor_cast.validate data=FILE [data=FILE ...] device=NAME``: predictions scored against measured times.
 
-Prints, by device, family, type and source, the mean, median and 90th percentile of the relative errors, the time-weighted error and
-the bias. ``split=shipped`` (as it stands): the device's own efficiency, all rows. ``split=heldout``: fitted anew to three groups of shapes in
-four, scored on the fourth. ``split=device``: fitted to the other devices of the tables, scored on this one.
+Prints, by device, family, type and source, the mean, median and 90th percentile of the relative errors, the
+time-weighted error and the bias. ``split=shipped`` (as it stands): the device's own efficiency, all rows.
+``split=heldout``: fitted anew to three groups of shapes in four, scored on the fourth. ``split=device``: fitted to the
+other devices of the tables, scored on this one.
 
     device=NAME               whose facts the rows of the tables are of; rows=DEVICE its name there
     device=A:NAME,B:NAME      several, by their names in the tables

@@ -1,7 +1,7 @@
 """Chrome traces of torch.profiler: each operator call with the seconds of its kernels.
 
-The profiler must have recorded shapes (``record_shapes=True``). On an accelerator a call's time is that of the kernels it launched;
-without one, the call's own time on the CPU. Only complete events (``ph: X``) are read.
+The profiler must have recorded shapes (``record_shapes=True``). On an accelerator a call's time is that of the kernels
+it launched; without one, the call's own time on the CPU. Only complete events (``ph: X``) are read.
 """
 
 from __future__ import annotations

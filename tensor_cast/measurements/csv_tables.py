@@ -1,13 +1,13 @@
 """CSV tables of measured kernels (also .gz), one kernel a row, known by their columns.
 
-    product       device dtype m n k latency_us [batch source note]
-    attention     device dtype kv_dtype kind phase causal batch q_len kv_len n_heads n_kv_heads head_dim v_head_dim window latency_us
-    experts       device dtype part tokens hidden inter topk experts tp ep distribution latency_us
-    collective    device op dtype world_size nodes bytes latency_us
-    element-wise  device op dtype rows cols bytes latency_us
+    product       device dtype m n k latency_us [batch source note] attention     device dtype kv_dtype kind phase
+    causal batch q_len kv_len n_heads n_kv_heads head_dim v_head_dim window latency_us experts       device dtype part
+    tokens hidden inter topk experts tp ep distribution latency_us collective    device op dtype world_size nodes bytes
+    latency_us element-wise  device op dtype rows cols bytes latency_us
 
-All with source and note where there are any. kind: mha_gqa or mla (a decode step of mla is absorbed: one key head whose values are
-part of its keys). window 0: all keys. bytes: of an element-wise kernel, the least it reads and writes; of all_gather, the whole result.
+All with source and note where there are any. kind: mha_gqa or mla (a decode step of mla is absorbed: one key head whose
+values are part of its keys). window 0: all keys. bytes: of an element-wise kernel, the least it reads and writes; of
+all_gather, the whole result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tensor_cast.performance_model.families.streaming import Stream
 
 Row = dict[str, str]
 
-# a table's word for a type -> the rate's name, and bytes of an element of activations and weights, 1 where activations are narrowed inside
+# a table's word for a type -> the rate's name, and bytes of an element of activations and weights, 1 where
+# activations are narrowed inside
 _PRODUCT_TYPES: Mapping[str, tuple[str, float, float, float]] = {
     "float64": ("float64", 8, 8, 0), "float32": ("float32", 4, 4, 0), "tfloat32": ("tfloat32", 4, 4, 0),
     "float16": ("float16", 2, 2, 0), "bfloat16": ("bfloat16", 2, 2, 0), "float8_e4m3fn": ("float8_e4m3fn", 1, 1, 0),
@@ -40,13 +41,14 @@ _PRODUCT_TYPES: Mapping[str, tuple[str, float, float, float]] = {
     "int8_smoothquant": ("int8", 1, 1, 1), "int8_wo": ("bfloat16", 2, 1, 0), "int4_wo": ("bfloat16", 2, 0.53, 0),
 }  # fmt: skip
 _LAYER_TYPES: Mapping[str, tuple[str, float, float]] = {
-    "bfloat16": ("bfloat16", 2, 2), "float16": ("float16", 2, 2), "fp8": ("float8_e4m3fn", 1, 1), "fp8_block": ("float8_e4m3fn", 1, 1),
-    "w4a16_mxfp4": ("bfloat16", 0.53, 2), "int4_wo": ("bfloat16", 0.53, 2),
+    "bfloat16": ("bfloat16", 2, 2), "float16": ("float16", 2, 2), "fp8": ("float8_e4m3fn", 1, 1),
+    "fp8_block": ("float8_e4m3fn", 1, 1), "w4a16_mxfp4": ("bfloat16", 0.53, 2), "int4_wo": ("bfloat16", 0.53, 2),
 }  # fmt: skip
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1, "float8_e4m3fn": 1, "int8": 1}
 _ELEMENT_OPS = {  # operations an element of the result, and the family
     "layernorm": (8, "normalization"), "rmsnorm": (4, "normalization"), "rmsnorm/layernorm": (8, "normalization"),
-    "softmax": (9, "softmax"), "rope": (3, "elementwise"), "silu_and_mul": (7, "elementwise"), "static_quant_fp8": (2, "elementwise"),
+    "softmax": (9, "softmax"), "rope": (3, "elementwise"), "silu_and_mul": (7, "elementwise"),
+    "static_quant_fp8": (2, "elementwise"),
     "mulu": (1, "elementwise"), "addu": (1, "elementwise"), "divu": (2, "elementwise"), "powu": (8, "elementwise"),
 }  # fmt: skip
 _COLLECTIVES = {

@@ -1,8 +1,9 @@
 """Ascend profiles: ``kernel_details.csv``, and CSV files of one kind of kernel built from it.
 
-Columns: ``Type`` (or ``OP Type``; else the file's name says it), ``Input Shapes`` and ``Input Data Types`` (lists parted by
-semicolons), ``Input Formats``, ``Output Shapes``, ``Output Data Types``, and ``Duration(us)`` or ``Average Duration(us)``. Kernels whose
-work their shapes do not say (attention over a paged cache, communication) are left out, and so are kinds that are not known.
+Columns: ``Type`` (or ``OP Type``; else the file's name says it), ``Input Shapes`` and ``Input Data Types`` (lists
+parted by semicolons), ``Input Formats``, ``Output Shapes``, ``Output Data Types``, and ``Duration(us)`` or ``Average
+Duration(us)``. Kernels whose work their shapes do not say (attention over a paged cache, communication) are left out,
+and so are kinds that are not known.
 """
 
 from __future__ import annotations
@@ -38,22 +39,25 @@ _PRODUCTS = (
     "quantbatchmatmul",
 )
 _GROUPED = ("groupedmatmul", "groupedmatmulv2", "groupedmatmulv3", "groupedmatmulv4")
-# operations an element of the result, and the family
-_STREAMS: Mapping[str, tuple[float, str]] = {
-    "add": (1, "elementwise"), "addv2": (1, "elementwise"), "sub": (1, "elementwise"), "mul": (1, "elementwise"), "muls": (1, "elementwise"),
-    "adds": (1, "elementwise"), "realdiv": (2, "elementwise"), "div": (2, "elementwise"), "cast": (1, "elementwise"), "relu": (1, "elementwise"),
-    "gelu": (10, "elementwise"), "geluv2": (10, "elementwise"), "fastgelu": (6, "elementwise"), "sigmoid": (5, "elementwise"),
-    "swish": (6, "elementwise"), "silu": (6, "elementwise"), "swiglu": (7, "elementwise"), "exp": (4, "elementwise"),
-    "pow": (8, "elementwise"), "pows": (8, "elementwise"), "rsqrt": (2, "elementwise"), "sqrt": (2, "elementwise"), "tanh": (6, "elementwise"),
-    "neg": (1, "elementwise"), "square": (1, "elementwise"), "selectv2": (1, "elementwise"), "maskedfill": (1, "elementwise"),
-    "applyrotaryposemb": (3, "elementwise"), "rotarymul": (3, "elementwise"), "rotarypositionembedding": (3, "elementwise"),
-    "dynamicquant": (4, "normalization"), "ascendquantv2": (2, "elementwise"), "rmsnorm": (4, "normalization"),
-    "addrmsnorm": (5, "normalization"), "inplaceaddrmsnorm": (5, "normalization"), "layernormv3": (8, "normalization"),
-    "layernormv4": (8, "normalization"), "layernorm": (8, "normalization"), "softmaxv2": (9, "softmax"), "softmax": (9, "softmax"),
-    "reducesum": (1, "reduction"), "reducemean": (1, "reduction"), "reducemax": (1, "reduction"), "transpose": (0, "copy"),
-    "concatd": (0, "copy"), "concat": (0, "copy"), "concatv2d": (0, "copy"), "slice": (0, "copy"), "stridedslice": (0, "copy"),
-    "tensormove": (0, "copy"), "viewcopy": (0, "copy"), "split": (0, "copy"), "splitvd": (0, "copy"), "pack": (0, "copy"),
-}  # fmt: skip
+# family and operations an element of the result -> kernels
+_COUNTED: Mapping[tuple[str, int], str] = {
+    ("elementwise", 1): "add addv2 sub mul muls adds cast relu neg square selectv2 maskedfill",
+    ("elementwise", 2): "realdiv div rsqrt sqrt ascendquantv2",
+    ("elementwise", 10): "gelu geluv2",
+    ("elementwise", 6): "fastgelu swish silu tanh",
+    ("elementwise", 5): "sigmoid",
+    ("elementwise", 7): "swiglu",
+    ("elementwise", 4): "exp",
+    ("elementwise", 8): "pow pows",
+    ("elementwise", 3): "applyrotaryposemb rotarymul rotarypositionembedding",
+    ("normalization", 4): "dynamicquant rmsnorm",
+    ("normalization", 5): "addrmsnorm inplaceaddrmsnorm",
+    ("normalization", 8): "layernormv3 layernormv4 layernorm",
+    ("softmax", 9): "softmaxv2 softmax",
+    ("reduction", 1): "reducesum reducemean reducemax",
+    ("copy", 0): "transpose concatd concat concatv2d slice stridedslice tensormove viewcopy split splitvd pack",
+}
+_STREAMS = {name: (ops, family) for (family, ops), names in _COUNTED.items() for name in names.split()}
 
 
 def is_kernel_details(columns: set[str]) -> bool:

@@ -1,6 +1,7 @@
 """This machine measured: its CPU, or its GPU where PyTorch has one; facts and calls to fit a device to.
 
-Every call is run with operands that the caches do not hold (copies in turn), and its median time taken. Nothing else should run meanwhile.
+Every call is run with operands that the caches do not hold (copies in turn), and its median time taken. Nothing else
+should run meanwhile.
 """
 
 from __future__ import annotations
@@ -23,18 +24,14 @@ from tensor_cast.measurements.table import Measurements
 _TYPES = (torch.float32, torch.bfloat16)
 _ROWS = (1, 4, 16, 64, 128, 512)
 _WEIGHTS = (
-    (1024, 4096),
-    (4096, 1024),
-    (4096, 4096),
-    (2048, 8192),
-    (8192, 2048),
-    (768, 3072),
-    (14336, 4096),
-    (4096, 14336),
-)
-_ATTENTION = ((1, 8, 8, 128, 128, 64), (1, 32, 8, 128, 128, 128), (1, 32, 8, 512, 512, 128), (1, 16, 16, 256, 256, 64), (2, 12, 12, 384, 384, 64),
-              (1, 32, 8, 64, 64, 128), (1, 32, 8, 1, 512, 128), (1, 32, 8, 1, 2048, 128), (4, 32, 8, 1, 1024, 128), (8, 16, 16, 1, 512, 64),
-              (1, 32, 8, 256, 256, 128), (2, 16, 4, 128, 128, 128))  # fmt: skip
+    (1024, 4096), (4096, 1024), (4096, 4096), (2048, 8192), (8192, 2048), (768, 3072), (14336, 4096), (4096, 14336),
+)  # fmt: skip
+# batch, heads, heads of keys, queries, keys, head size
+_ATTENTION = (
+    (1, 8, 8, 128, 128, 64), (1, 32, 8, 128, 128, 128), (1, 32, 8, 512, 512, 128), (1, 16, 16, 256, 256, 64),
+    (2, 12, 12, 384, 384, 64), (1, 32, 8, 64, 64, 128), (1, 32, 8, 256, 256, 128), (2, 16, 4, 128, 128, 128),
+    (1, 32, 8, 1, 512, 128), (1, 32, 8, 1, 2048, 128), (4, 32, 8, 1, 1024, 128), (8, 16, 16, 1, 512, 64),
+)  # fmt: skip
 _STREAMS = ((1, 4096), (16, 4096), (128, 1024), (128, 4096), (128, 14336), (512, 4096), (512, 14336), (2048, 4096))
 _LEAST_S, _MOST_S, _MOST_RUNS = 0.03, 0.6, 50  # a call is repeated for so long
 _COLD_BYTES = 96 * 2**20  # operands of so much are cold when their turn comes again
@@ -63,7 +60,8 @@ def measure_local(name: str = "local") -> tuple[DeviceProfile, list[Measurements
         task = progress.add_task(f"measuring this {where.upper()}", total=len(cases) + 2)
         bandwidth = _bandwidth(where)
         progress.advance(task)
-        launch_s = _time_of(lambda i, x=torch.ones(1, device=where): x.add(1), where)
+        one = torch.ones(1, device=where)
+        launch_s = _time_of(lambda i: one.add(1), where)
         progress.advance(task)
         for case, dtype in cases:
             calls.append(_measure(case, dtype, where))

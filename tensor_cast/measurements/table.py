@@ -18,6 +18,7 @@ from tensor_cast.performance_model.families.family import Work
 from tensor_cast.performance_model.families.kernels import Geometry, kernel_times
 
 HELD_OUT = 4  # one group of shapes in so many is scored and not fitted
+_EAGER = ("NeuSight", "vidur")  # public tables that were profiled in eager PyTorch
 Rows = TypeVar("Rows", bound="Measurements")
 
 
@@ -25,9 +26,10 @@ Rows = TypeVar("Rows", bound="Measurements")
 class Measurements(ABC):
     """Rows of one table that one fit explains.
 
-    device, source: as the table has them. family: whose efficiency is fitted ("collective": a level's links). dtype: the rate's name.
-    words: the table's words for what this is, more than one for a family and type. time_s (n,): seconds. groups (n,): a number for
-    each row, equal where shapes belong together: a fit sees all rows of a group or none.
+    device, source: as the table has them. family: whose efficiency is fitted ("collective": a level's links). dtype:
+    the rate's name. words: the table's words for what this is, more than one for a family and type. time_s (n,):
+    seconds. groups (n,): a number for each row, equal where shapes belong together: a fit sees all rows of a group or
+    none.
     """
 
     device: str
@@ -40,6 +42,11 @@ class Measurements(ABC):
 
     def __len__(self) -> int:
         return len(self.time_s)
+
+    @property
+    def is_eager(self) -> bool:
+        """Whether the host issued each call while it was timed: then times have a floor that is not the device's."""
+        return self.source.startswith(_EAGER)
 
     @property
     def title(self) -> str:
@@ -126,7 +133,8 @@ class Layers(Measurements):
 
 @dataclass(frozen=True)
 class Messages(Measurements):
-    """Collectives within the device's first level of links. kinds (n,), num_bytes (n,), num_ranks (n,): as ``level_time`` takes them."""
+    """Collectives within the device's first level of links. kinds (n,), num_bytes (n,), num_ranks (n,): as
+    ``level_time`` takes them."""
 
     kinds: np.ndarray
     num_bytes: np.ndarray

@@ -1,9 +1,9 @@
 """Times looked up in tables of measured ones: hits, interpolations between near shapes, and else the analytic model.
 
-A call's shape is compared by the sizes of its family (rows, columns, inner of a product; rows, columns and bytes of what streams),
-in logarithms. A shape of the table is a hit. Between shapes, the analytic time is corrected by what measured times of the nearest are of
-theirs, weighted by distance: smooth, exact at the table's own shapes, and never carried further than ``REACH``, a factor in
-sizes, beyond which the analytic model stands alone.
+A call's shape is compared by the sizes of its family (rows, columns, inner of a product; rows, columns and bytes of
+what streams), in logarithms. A shape of the table is a hit. Between shapes, the analytic time is corrected by what
+measured times of the nearest are of theirs, weighted by distance: smooth, exact at the table's own shapes, and never
+carried further than ``REACH``, a factor in sizes, beyond which the analytic model stands alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _IGNORED = (
 
 @dataclass(frozen=True)
 class _Table:
-    """logs (n, d): logarithms of sizes, bytes and operations; time_s (n,) measured; ratio (n,): the logarithm of measured over analytic."""
+    """logs (n, d): logarithms of sizes, bytes and operations; time_s (n,) measured; ratio (n,): the logarithm of
+    measured over analytic."""
 
     logs: np.ndarray
     time_s: np.ndarray

@@ -19,8 +19,8 @@ OVERRIDE_ID = "custom_op.overrides"
 class Price:
     """time_s of one call, its parts, and who made it.
 
-    rules: the ids of the rules that were asked. family: the kind of kernel. error: the relative error that the time may have, None
-    where whoever gave it did not say.
+    rules: the ids of the rules that were asked. family: the kind of kernel. error: the relative error that the time may
+    have, None where whoever gave it did not say.
     """
 
     time_s: float

@@ -1,4 +1,5 @@
-"""Predicted against measured times as an SVG picture: both axes logarithmic, a point a row, lines at equality and at a factor of two."""
+"""Predicted against measured times as an SVG picture: both axes logarithmic, a point a row, lines at equality and at a
+factor of two."""
 
 from __future__ import annotations
 
@@ -26,8 +27,10 @@ def scatter_svg(series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
 
     height = _SIZE + 2 * _EDGE + _LEGEND * len(series)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIZE + 2 * _EDGE}" height="{height}" font-family="sans-serif" font-size="13">',
-        f'<rect width="100%" height="100%" fill="white"/><rect x="{_EDGE}" y="{_EDGE}" width="{_SIZE}" height="{_SIZE}" fill="none" stroke="#999"/>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_SIZE + 2 * _EDGE}" height="{height}"'
+        ' font-family="sans-serif" font-size="13">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<rect x="{_EDGE}" y="{_EDGE}" width="{_SIZE}" height="{_SIZE}" fill="none" stroke="#999"/>',
     ]
     for power in range(least, most + 1):
         x, label = at(10.0**power), escape(format_seconds(10.0**power))

@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,7 +134,7 @@ def test_the_command_writes_a_device_that_runs(measured, capsys):
     assert content["like"] == "a100_sxm_80g" and content["efficiency"]["matmul"]["error"] < 0.06
     assert content["sources"]["efficiency.matmul"].startswith("fitted: lab, measured, bfloat16, 80 rows")
     device = load_device("mine")
-    assert device.efficiency_of("matmul", "float16").error == content["efficiency"]["matmul"]["error"]
+    assert device.efficiency_of("matmul", "bfloat16").error == content["efficiency"]["matmul"]["error"]
     assert device.efficiency_of("elementwise") == load_device("a100_sxm_80g").efficiency_of("elementwise")
     assert validate.main([f"data={measured}", "device=mine", "csv=scores.csv", "plot=scores.svg"]) == 0
     (row,) = csv.DictReader(Path("scores.csv").read_text().splitlines())
@@ -176,7 +175,12 @@ def test_the_held_out_score_is_of_a_fit_that_has_not_seen_it(measured, capsys):
 
 
 def test_a_device_is_scored_by_what_others_were_fitted_to(measured, tmp_path, capsys):
-    rows = [("other", "bfloat16", m, n, 2048) for m in (1, 64, 512, 3000) for n in (512, 1024, 2048, 4096, 8192, 11008)]
+    rows = [
+        ("other", "bfloat16", m, n, k)
+        for m in (1, 64, 512, 3000)
+        for n in (512, 2048, 8192, 11008)
+        for k in (256, 1024, 4096, 8192)
+    ]
     path = made_up(tmp_path / "other.csv", PRODUCT, rows, "h100_sxm", TRUTH)
     both = tmp_path / "both.csv"
     lines = gzip.decompress(measured.read_bytes()).decode().splitlines() + path.read_text().splitlines()[1:]

@@ -125,7 +125,7 @@ def test_laws(name, library, seed):
             least = np.maximum(work.mma_s, work.num_bytes / fastest)
             assert (here >= least * (1 - 1e-9)).all(), where
             for axis in range(len(shapes)):
-                if family == "attention" and axis == 2 or "attention" in family and axis in (1, 2):
+                if (family == "attention" and axis == 2) or ("attention" in family and axis in (1, 2)):
                     continue  # heads that share keys: their number follows from the others
                 grown = [larger[i] if i == axis else shapes[i] for i in range(len(shapes))]
                 more, _ = seconds(device, efficiency, make(*grown))

@@ -38,7 +38,8 @@ _CHUNKS = np.array([1, 2, 4, 8, 16, 32, 64, 128], dtype=np.float64)[:, None]
 
 @dataclass(frozen=True)
 class Attention:
-    """Shapes of one call, or of many. pairs: of query and key that a head computes. seen: keys that are read; cache_bytes: they and
+    """Shapes of one call, or of many. pairs: of query and key that a head computes. seen: keys that are read;
+    cache_bytes: they and
     their values. windowed: 1 where a
     window hides keys. causal: 1 where later keys are hidden. is_latent: values are a part of the keys of the one key head."""
 
@@ -83,8 +84,8 @@ def attention_times(call: Attention, work: Work, device: DeviceProfile, efficien
 def _pairs_of_busiest(call: Attention, blocks: Any, heads: Any, rounding: float) -> Any:
     """Pairs of query and key that the busiest core works out, the longest blocks handed out first.
 
-    blocks: of a head. heads: for each core. Later blocks of a causal head see more keys. By ``rounding`` whole waves, each as long as
-    its first block; else evenly, but for the longest block.
+    blocks: of a head. heads: for each core. Later blocks of a causal head see more keys. By ``rounding`` whole waves,
+    each as long as its first block; else evenly, but for the longest block.
     """
     S, heads = np.maximum(call.queries, 1.0), np.maximum(heads, 1e-12)
     grows = np.logical_and(call.causal, np.logical_not(call.windowed))

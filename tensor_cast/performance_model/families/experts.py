@@ -62,8 +62,9 @@ def expert_times(call: Experts, work: Work, device: DeviceProfile, efficiency: E
 class Layer:
     """The experts of one layer on one rank, as tables have it.
 
-    tokens: of all ranks. hidden; inter: columns of an expert on this rank. gates: 2 where a gate's product is multiplied in, else 1. top_k,
-    experts, ranks: of expert parallelism. uneven: 1 where experts are not chosen evenly. weight_element_bytes, element_bytes.
+    tokens: of all ranks. hidden; inter: columns of an expert on this rank. gates: 2 where a gate's product is
+    multiplied in, else 1. top_k, experts, ranks: of expert parallelism. uneven: 1 where experts are not chosen evenly.
+    weight_element_bytes, element_bytes.
     """
 
     tokens: Any

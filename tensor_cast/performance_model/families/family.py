@@ -49,7 +49,8 @@ def cache_bytes_per_s(device: DeviceProfile, efficiency: Efficiency) -> float:
 
 
 def share_in_cache(num_bytes: Any, cache_bytes: float | None) -> Any:
-    """The share of a working set that still lies in the cache when it is used again: all up to half of it, none from 1.5 of it."""
+    """The share of a working set that still lies in the cache when it is used again: all up to half of it, none from
+    1.5 of it."""
     if not cache_bytes:
         return 0.0
     return np.clip(1.5 - np.asarray(num_bytes, np.float64) / cache_bytes, 0.0, 1.0)

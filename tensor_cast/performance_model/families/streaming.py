@@ -1,8 +1,8 @@
 """How long kernels take that stream memory: element-wise, normalisation, reduction, copies, gathers, convolutions.
 
-The p-norm of the operations at ``compute`` of the peak and the bytes at ``memory`` of the bandwidth, ``cache_speedup`` times as
-fast where they lie in the cache, and ``row_s`` of a core for each row. What a row has beyond the ``resident`` elements that a core
-holds is read once more.
+The p-norm of the operations at ``compute`` of the peak and the bytes at ``memory`` of the bandwidth, ``cache_speedup``
+times as fast where they lie in the cache, and ``row_s`` of a core for each row. What a row has beyond the ``resident``
+elements that a core holds is read once more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stream:
-    """rows: those that a core finishes one by one (of a normalisation or reduction), of ``columns`` elements; 0 for what has none."""
+    """rows: those that a core finishes one by one (of a normalisation or reduction), of ``columns`` elements; 0 for
+    what has none."""
 
     rows: Any = 0.0
     columns: Any = 0.0
