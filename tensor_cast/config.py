@@ -62,6 +62,7 @@ class DeviceConfig:
 
     name: str | None = None
     like: str | None = None
+    efficiency_like: str | None = None
     vendor: str | None = None
     architecture: str | None = None
     matrix_ops_per_s: dict[str, float | None] = field(default_factory=dict)

@@ -166,6 +166,9 @@ def _parsed(path: Path, changed_ns: int) -> dict[str, Any]:
 
 def _inherit(data: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[str, Any]:
     """The keys of ``data`` over those of the device that it is ``like``."""
+    relative = data.pop("efficiency_like", None)
+    if relative is not None:
+        data = _with_efficiency_of(relative, data, where)
     like = data.pop("like", None)
     if like is None:
         return data
@@ -187,6 +190,17 @@ def _inherit(data: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[st
         base = merged.get(key)
         merged[key] = _merge(base, value) if isinstance(base, Mapping) and isinstance(value, Mapping) else value
     merged.setdefault("name", own or like)
+    return merged
+
+
+def _with_efficiency_of(relative: Any, data: dict[str, Any], where: str) -> dict[str, Any]:
+    """The keys of ``data`` over what is fitted for a relative, in that one's own file; its errors are guesses here."""
+    if not isinstance(relative, str):
+        raise UserError(f"{where}: efficiency_like must be the name of a device, got {relative!r}.")
+    found = _read(_find(relative))
+    merged = dict(data)
+    for key in ("efficiency", "kernels"):
+        merged[key] = _merge(_without_errors(found.get(key) or {}), data.get(key) or {})
     return merged
 
 
@@ -212,7 +226,9 @@ def _profile(data: dict[str, Any], where: str) -> DeviceProfile:
     known = set(DeviceProfile.__dataclass_fields__)
     for key in data:
         if key not in known:
-            raise UserError(f"{where}: there is no key {key!r} in a device.{did_you_mean(key, [*known, 'like'])}")
+            raise UserError(
+                f"{where}: there is no key {key!r} in a device.{did_you_mean(key, [*known, 'like', 'efficiency_like'])}"
+            )
     values = {key: value for key, value in data.items() if value is not None}
     for key in ("name", "memory_bytes", "memory_bandwidth_bytes_per_s"):
         if key not in values:

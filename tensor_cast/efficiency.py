@@ -38,8 +38,8 @@ class Efficiency:
     compute: float = _share(0.8)
     memory: float = _share(0.8)
     launch_s: float | None = _parameter(None, 0.0, 3e-4, 3e-6)
-    overlap: float = _parameter(8.0, 1.0, 8.0, 2.5)
-    cache_speedup: float = _parameter(1.0, 1.0, 20.0, 1.5)
+    overlap: float = _parameter(2.5, 1.0, 8.0, 2.5)
+    cache_speedup: float = _parameter(1.4, 1.0, 20.0, 1.5)
     fill: float = _parameter(0.0, 0.0, 20.0, 0.3)
     row_s: float = _seconds(0.0, 1e-8, 1e-4)
     host_s: float = _seconds(0.0, 2e-5, 2e-4)
@@ -66,16 +66,16 @@ class ProductEfficiency(Efficiency):
     of its rows). small_tiles: tiles of 32 to 128, not 64 to 256.
     """
 
-    compute: float = _share(0.85)
-    overlap: float = _parameter(3.0, 1.0, 8.0, 2.5)
-    cache_speedup: float = _parameter(1.2, 1.0, 20.0, 1.5)
-    fill: float = _parameter(0.1, 0.0, 20.0, 0.3)
-    tile_edge: float = _parameter(3.0, 0.0, 200.0, 8.0)
-    tile_depth: float = _parameter(150.0, 0.0, 1000.0, 80.0)
-    tile_start_s: float = _seconds(1e-7, 1e-7, 1e-5)
-    wave_rounding: float = _parameter(0.2, 0.0, 1.0)
-    split_s: float = _seconds(6e-7, 1e-6, 1e-4)
-    reread_speedup: float = _parameter(4.0, 0.2, 30.0, 3.0)
+    compute: float = _share(0.86)
+    overlap: float = _parameter(4.0, 1.0, 8.0, 2.5)
+    cache_speedup: float = _parameter(1.8, 1.0, 20.0, 1.5)
+    fill: float = _parameter(0.2, 0.0, 20.0, 0.3)
+    tile_edge: float = _parameter(2.2, 0.0, 200.0, 8.0)
+    tile_depth: float = _parameter(110.0, 0.0, 1000.0, 80.0)
+    tile_start_s: float = _seconds(1.2e-7, 1e-7, 1e-5)
+    wave_rounding: float = _parameter(0.4, 0.0, 1.0)
+    split_s: float = _seconds(1.2e-6, 1e-6, 1e-4)
+    reread_speedup: float = _parameter(6.0, 0.2, 30.0, 3.0)
     quantise_s: float = _seconds(2e-6, 2e-6, 5e-5)
     quantise_memory: float = _parameter(0.5, 0.02, 5.0)
     small_tiles: bool = False
@@ -91,19 +91,19 @@ class ExpertEfficiency(Efficiency):
     the other ranks' rows that these passes touch. imbalance: rows of the busiest rank, where experts are chosen unevenly.
     """
 
-    compute: float = _share(0.6)
-    overlap: float = _parameter(2.5, 1.0, 8.0)
-    fill: float = _parameter(0.1, 0.0, 20.0, 0.3)
-    tile_edge: float = _parameter(6.0, 0.0, 200.0, 10.0)
+    compute: float = _share(0.9)
+    overlap: float = _parameter(4.0, 1.0, 8.0)
+    fill: float = _parameter(0.3, 0.0, 20.0, 0.3)
+    tile_edge: float = _parameter(8.0, 0.0, 200.0, 10.0)
     tile_depth: float = _parameter(50.0, 0.0, 1000.0, 80.0)
-    tile_start_s: float = _seconds(2e-7, 2e-7, 1e-5)
+    tile_start_s: float = _seconds(1.7e-7, 2e-7, 1e-5)
     wave_rounding: float = _parameter(0.5, 0.0, 1.0, 0.2)
-    reread_speedup: float = _parameter(3.0, 0.2, 30.0)
-    layer_s: float = _seconds(2.5e-5, 1.5e-5, 1e-3)
-    expert_s: float = _seconds(5e-9, 1e-8, 1e-5)
-    pass_memory: float = _parameter(0.3, 0.02, 3.0, 0.4)
-    pass_all: float = _parameter(0.3, 0.0, 1.0, 0.5)
-    imbalance: float = _parameter(1.3, 0.5, 3.0)
+    reread_speedup: float = _parameter(2.3, 0.2, 30.0)
+    layer_s: float = _seconds(1.6e-5, 1.5e-5, 1e-3)
+    expert_s: float = _seconds(1.5e-8, 1e-8, 1e-5)
+    pass_memory: float = _parameter(0.7, 0.02, 3.0, 0.4)
+    pass_all: float = _parameter(1.0, 0.0, 1.0, 0.5)
+    imbalance: float = _parameter(1.7, 0.5, 3.0)
     error: float = 0.35
 
 
@@ -115,15 +115,15 @@ class AttentionEfficiency(Efficiency):
     the end of its tile. least_rows: rows of a tile, empty ones computed too. block_s: a core's seconds a block besides.
     """
 
-    compute: float = _share(0.65)
+    compute: float = _share(0.7)
     memory: float = _share(0.5)
-    overlap: float = _parameter(1.2, 1.0, 8.0, 2.5)
-    cache_speedup: float = _parameter(1.0, 1.0, 20.0, 2.0)
-    fill: float = _parameter(0.1, 0.0, 20.0, 0.5)
-    vector: float = _share(0.5)
-    block_s: float = _seconds(2e-6, 5e-7, 3e-5)
-    wave_rounding: float = _parameter(0.5, 0.0, 1.0, 0.1)
-    diagonal: float = _parameter(16.0, 0.0, 256.0, 64.0)
+    overlap: float = _parameter(1.3, 1.0, 8.0, 2.5)
+    cache_speedup: float = _parameter(1.1, 1.0, 20.0, 2.0)
+    fill: float = _parameter(0.06, 0.0, 20.0, 0.5)
+    vector: float = _share(0.28)
+    block_s: float = _seconds(2.5e-6, 5e-7, 3e-5)
+    wave_rounding: float = _parameter(0.8, 0.0, 1.0, 0.1)
+    diagonal: float = _parameter(7.0, 0.0, 256.0, 64.0)
     least_rows: float = _parameter(16.0, 1.0, 128.0)
     packed: bool = True
     error: float = 0.25
@@ -139,17 +139,17 @@ class DecodeEfficiency(Efficiency):
     item under a window, too.
     """
 
-    compute: float = _share(0.8)
-    memory: float = _share(0.85)
-    overlap: float = _parameter(3.0, 1.0, 8.0, 2.5)
-    cache_speedup: float = _parameter(1.8, 1.0, 20.0, 2.0)
-    fill: float = _parameter(0.2, 0.0, 20.0, 0.5)
-    vector: float = _share(0.8)
-    block_s: float = _seconds(2e-6, 5e-7, 3e-5)
-    wave_rounding: float = _parameter(0.3, 0.0, 1.0, 0.1)
-    tile: float = _parameter(12.0, 0.0, 128.0, 16.0)
-    split_s: float = _seconds(3e-6, 2e-6, 5e-5)
-    chunk_keys: float = _parameter(50.0, 0.0, 2000.0, 64.0)
+    compute: float = _share(0.95)
+    memory: float = _share(0.95)
+    overlap: float = _parameter(2.2, 1.0, 8.0, 2.5)
+    cache_speedup: float = _parameter(1.9, 1.0, 20.0, 2.0)
+    fill: float = _parameter(0.17, 0.0, 20.0, 0.5)
+    vector: float = _share(0.85)
+    block_s: float = _seconds(1e-6, 5e-7, 3e-5)
+    wave_rounding: float = _parameter(0.6, 0.0, 1.0, 0.1)
+    tile: float = _parameter(43.0, 0.0, 128.0, 16.0)
+    split_s: float = _seconds(4e-6, 2e-6, 5e-5)
+    chunk_keys: float = _parameter(20.0, 0.0, 2000.0, 64.0)
     splits_single: bool = True
     packs_windowed: bool = True
     error: float = 0.3
@@ -181,6 +181,7 @@ class LinkEfficiency:
 
 FAMILIES: Mapping[str, type[Efficiency]] = {
     "matmul": ProductEfficiency,
+    "batched_matmul": ProductEfficiency,
     "grouped_matmul": ExpertEfficiency,
     "attention": AttentionEfficiency,
     "decode_attention": DecodeEfficiency,
@@ -196,7 +197,7 @@ FAMILIES: Mapping[str, type[Efficiency]] = {
 
 # whose efficiency stands in for a family that a device says nothing of
 RELATIVES: Mapping[str, str] = {
-    "latent_attention": "decode_attention", "convolution": "matmul", "softmax": "normalization", "reduction": "normalization",
+    "batched_matmul": "matmul", "latent_attention": "decode_attention", "convolution": "matmul", "softmax": "normalization", "reduction": "normalization",
     "gather": "elementwise", "copy": "elementwise",
 }  # fmt: skip
 

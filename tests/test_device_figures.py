@@ -48,12 +48,14 @@ def resolve(name: str) -> dict[str, Any]:
 
 
 def figures(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Every leaf by its dotted key; a list of links is one figure."""
+    """Every leaf by its dotted key; a list of links is one figure, and so are the efficiencies of a relative."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
-        if prefix or key not in NOT_FIGURES:
+        if key == "efficiency_like":
+            leaves["efficiency.relative"] = value
+        elif prefix or key not in NOT_FIGURES:
             leaves |= figures(value, f"{prefix}.{key}" if prefix else key)
     return leaves
 
@@ -96,11 +98,22 @@ def test_what_a_relative_changes_it_also_sources(name: str) -> None:
     assert changed <= sourced
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if "efficiency_like" in read(name)])
+def test_a_relatives_efficiency_is_marked_as_assumed(name: str) -> None:
+    assert read(read(name)["efficiency_like"])["efficiency"]
+    assert DEVICES[name]["sources"]["efficiency"].startswith("assumed: ")
+    from tensor_cast.device import load_device
+    from tensor_cast.efficiency import FAMILIES
+
+    for key, efficiency in load_device(name).efficiency.items():
+        assert efficiency.error == FAMILIES[key.partition(".")[0]]().error, key
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_are_numbers_in_their_range(name: str) -> None:
     device = DEVICES[name]
     for key, value in FIGURES[name].items():
-        if key in {"interconnect", "fused_attention"} or (
+        if key in {"interconnect", "fused_attention", "efficiency.relative"} or (
             isinstance(value, bool) and key.startswith(("efficiency", "kernels"))
         ):
             continue

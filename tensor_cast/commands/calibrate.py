@@ -166,12 +166,12 @@ def assembled(fits: Fits) -> tuple[dict[str, Fit], Fits]:
     type with most
     rows, for all types without a fit), and what becomes choices of kernels."""
     own: dict[str, Fit] = {}
-    kernels: Fits = {}
+    kernels: Fits = {next(iter(fits)): {}}  # the first library's choice is the device as it stands
     for library, by_key in fits.items():
         for key, fit in by_key.items():
-            if key in own:
+            if key in own and key != "collective":
                 kernels.setdefault(library, {})[key] = fit
-            else:
+            elif key not in own:
                 own[key] = fit
     plain: dict[str, Fit] = {}
     for key in sorted(own, key=lambda key: (".bfloat16" not in key, -len(own[key].rows))):
@@ -181,14 +181,17 @@ def assembled(fits: Fits) -> tuple[dict[str, Fit], Fits]:
 
 
 def efficiency_values(efficiency: Any) -> dict[str, Any]:
-    """What differs from the family's default, in three digits."""
-    default = type(efficiency)()
+    """All numbers in three digits (a default may change, a fit may not), but for what is nothing and is of tables alone."""
+    kind = type(efficiency)
     values: dict[str, Any] = {}
-    for name in (*(parameter.name for parameter in parameters_of(type(efficiency))), *switches_of(type(efficiency))):
+    for name in (*(parameter.name for parameter in parameters_of(kind)), *switches_of(kind)):
         value = getattr(efficiency, name)
-        if value != getattr(default, name) and value is not None:
+        if value is not None and (value or kind.__dataclass_fields__[name].default) and name not in _OF_TABLES:
             values[name] = value if isinstance(value, bool) else float(f"{value:.3g}")
     return {**values, "error": efficiency.error}
+
+
+_OF_TABLES = ("host_s",)
 
 
 def source_words(fit: Fit) -> str:
@@ -210,13 +213,11 @@ def device_file(name: str, device: DeviceProfile, fits: Fits, like: str | None) 
         sources["interconnect.efficiency"] = source_words(links)
     efficiency = {key: efficiency_values(fit.efficiency) for key, fit in own.items()}
     sources |= {f"efficiency.{key}": source_words(fit) for key, fit in own.items()}
-    kernels: dict[str, Any] = {}
+    kernels = {}
     for library, by_key in others.items():
-        chosen_keys = {key: fit for key, fit in by_key.items() if key != "collective"}
-        if chosen_keys:
-            kernels[library] = {key: efficiency_values(fit.efficiency) for key, fit in chosen_keys.items()}
-            sources |= {f"kernels.{library}.{key}": source_words(fit) for key, fit in chosen_keys.items()}
-    content |= {"efficiency": efficiency, **({"kernels": kernels} if kernels else {}), "sources": sources}
+        kernels[library] = {key: efficiency_values(fit.efficiency) for key, fit in by_key.items()}
+        sources |= {f"kernels.{library}.{key}": source_words(fit) for key, fit in by_key.items()}
+    content |= {"efficiency": efficiency, "kernels": kernels, "sources": sources}
     return yaml.safe_dump(content, sort_keys=False, width=120)
 
 

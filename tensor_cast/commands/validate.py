@@ -119,16 +119,21 @@ def score_tables(tables: list[Measurements], devices: dict[str, DeviceProfile], 
                 continue
             rows, efficiency = table.chosen(held_out), fit(table.chosen(seen), device)
         else:
-            others = [
-                (one, devices[one.device])
-                for one in known
-                if one.device != table.device and (one.family, one.words) == (table.family, table.words)
-            ]
+            others = _of_others(table, known)
             if not others:
                 continue
-            rows, efficiency = table, fit_all(others)
+            rows, efficiency = table, fit_all([(one, devices[one.device]) for one in others])
         predicted_s = rows.predicted_s(device, efficiency)
         yield Scored(rows, score_of(predicted_s, rows.time_s), predicted_s)
+
+
+def _of_others(table: Measurements, tables: Sequence[Measurements]) -> list[Measurements]:
+    """Tables of the same kernels on other devices, of the same library where there are any."""
+    others = [
+        one for one in tables if one.device != table.device and (one.family, one.words) == (table.family, table.words)
+    ]
+    library = library_of(table.source)
+    return [one for one in others if library_of(one.source) == library] or others
 
 
 def _can(table: Measurements, device: DeviceProfile) -> bool:

@@ -18,7 +18,7 @@ from tensor_cast.performance_model.families.attention import Attention
 from tensor_cast.performance_model.families.experts import Experts
 from tensor_cast.performance_model.families.kernels import Geometry
 from tensor_cast.performance_model.families.products import Product
-from tensor_cast.performance_model.geometry import geometry_of
+from tensor_cast.performance_model.geometry import geometry_of, kernels_of
 from tensor_cast.performance_model.measured import types_of
 from tensor_cast.performance_model.op_invoke_info import OpInvokeInfo, PerformanceProperties
 from tensor_cast.performance_model.registry import Registry, builtin_rules
@@ -176,8 +176,7 @@ def measurements_of_calls(calls: Iterable[MeasuredCall], source: str, device: st
         if not (properties.read_bytes or properties.write_bytes or properties.gp_ops or properties.mma_ops):
             continue
         geometry = geometry_of(call.info, properties, family)
-        if isinstance(geometry, Attention) and geometry.queries * 8 <= geometry.keys:
-            family = "latent_attention" if geometry.is_latent else "decode_attention"
+        family = kernels_of(geometry, family)[0]
         main, vector = types_of(properties)
         main = main or vector
         groups[family, main, vector, type(geometry).__name__].append((geometry, properties, call.time_s))

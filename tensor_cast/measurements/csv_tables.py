@@ -140,17 +140,20 @@ class Table:
 
 
 def _product_words(row: Row) -> str | None:
-    return row["dtype"] if row["dtype"] in _PRODUCT_TYPES else None
+    if row["dtype"] not in _PRODUCT_TYPES:
+        return None
+    return f"{row['dtype']} batched" if (row.get("batch") or "1") not in ("1", "1.0") else row["dtype"]
 
 
 def _products(table: Table) -> Measurements:
-    dtype, activation_bytes, weight_bytes, narrowed = _PRODUCT_TYPES[table.words]
+    dtype, activation_bytes, weight_bytes, narrowed = _PRODUCT_TYPES[table.words.split(" ")[0]]
     M, N, K = (table.column(name, least=1) for name in "mnk")
     batch = table.column("batch", 1, least=1)
     weights = batch * N * K * weight_bytes
     num_bytes = weights + batch * (M * K * activation_bytes + M * N * max(activation_bytes, 2))
     geometry = Product(batch, M, N, K, weights, activation_bytes, narrowed)
-    return Kernels(*table.head("matmul", dtype, N, K), geometry, 2 * batch * M * N * K, np.zeros(len(M)), num_bytes)
+    family = "batched_matmul" if table.words.endswith("batched") else "matmul"
+    return Kernels(*table.head(family, dtype, N, K), geometry, 2 * batch * M * N * K, np.zeros(len(M)), num_bytes)
 
 
 def _attention_words(row: Row) -> str | None:

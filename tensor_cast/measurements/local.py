@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,15 @@ _WEIGHTS = (
 _ATTENTION = (
     (1, 8, 8, 128, 128, 64), (1, 32, 8, 128, 128, 128), (1, 32, 8, 512, 512, 128), (1, 16, 16, 256, 256, 64),
     (2, 12, 12, 384, 384, 64), (1, 32, 8, 64, 64, 128), (1, 32, 8, 256, 256, 128), (2, 16, 4, 128, 128, 128),
+    (4, 12, 12, 128, 128, 64), (1, 16, 16, 512, 512, 64), (1, 8, 2, 1024, 1024, 128), (8, 16, 16, 64, 64, 64),
+    (1, 40, 8, 200, 200, 128), (2, 32, 32, 96, 96, 128), (1, 4, 4, 768, 768, 64), (1, 64, 8, 128, 128, 64),
+    (1, 12, 12, 1024, 1024, 64), (4, 8, 8, 256, 256, 128), (1, 32, 8, 32, 32, 128), (1, 16, 2, 400, 400, 128),
     (1, 32, 8, 1, 512, 128), (1, 32, 8, 1, 2048, 128), (4, 32, 8, 1, 1024, 128), (8, 16, 16, 1, 512, 64),
 )  # fmt: skip
-_STREAMS = ((1, 4096), (16, 4096), (128, 1024), (128, 4096), (128, 14336), (512, 4096), (512, 14336), (2048, 4096))
+_STREAMS = (
+    (1, 4096), (16, 4096), (128, 1024), (128, 4096), (128, 14336), (512, 4096), (512, 14336), (2048, 4096), (32, 8192),
+    (64, 2048), (256, 768), (1024, 1024),
+)  # fmt: skip
 _LEAST_S, _MOST_S, _MOST_RUNS = 0.03, 0.6, 50  # a call is repeated for so long
 _COLD_BYTES = 96 * 2**20  # operands of so much are cold when their turn comes again
 
@@ -54,7 +61,7 @@ def measure_local(name: str = "local") -> tuple[DeviceProfile, list[Measurements
     from rich.progress import Progress
 
     where = "cuda" if torch.cuda.is_available() else "cpu"
-    cases = [(case, dtype) for dtype in _TYPES for case in _cases()]
+    cases = [(case, dtype) for dtype in _TYPES for case in _cases(dtype)]
     calls = []
     with Progress(console=Console(stderr=True), transient=True) as progress, torch.no_grad():
         task = progress.add_task(f"measuring this {where.upper()}", total=len(cases) + 2)
@@ -70,7 +77,7 @@ def measure_local(name: str = "local") -> tuple[DeviceProfile, list[Measurements
     return _facts(name, where, bandwidth, launch_s, calls), tables
 
 
-def _cases() -> Iterator[_Case]:
+def _cases(dtype: torch.dtype) -> Iterator[_Case]:
     for N, K in _WEIGHTS:
         for M in _ROWS:
             yield _Case("aten.mm", ((M, K), (K, N)), {}, torch.mm, transposed=1)
@@ -81,7 +88,9 @@ def _cases() -> Iterator[_Case]:
         yield _Case("aten.add.Tensor", (shape, shape), {}, torch.add)
         yield _Case("aten.mul.Tensor", (shape, (*shape[:-1], 1)), {}, torch.mul)
         yield _Case("aten.silu", (shape,), {}, torch.nn.functional.silu)
-        yield _Case("aten._to_copy", (shape,), {"dtype": torch.float64}, lambda x: x.to(torch.float64))
+        for other in _TYPES:
+            if other is not dtype:
+                yield _Case("aten._to_copy", (shape,), {"dtype": other}, partial(_cast, other))
         yield _Case("aten.pow.Tensor_Scalar", (shape,), {"exponent": 2}, lambda x: x.pow(2))
         yield _Case("aten._softmax", (shape,), {"dim": -1, "half_to_float": False}, lambda x: x.softmax(-1))
         norm = {"normalized_shape": [shape[-1]], "weight": None, "bias": None, "eps": 1e-5}
@@ -90,6 +99,10 @@ def _cases() -> Iterator[_Case]:
         yield _Case("aten.cat", (shape, shape), {"dim": 0}, lambda x, y: torch.cat([x, y]))
         yield _Case("aten.clone", (shape,), {}, torch.clone)
         yield _Case("aten.neg", (shape,), {}, torch.neg)
+
+
+def _cast(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    return x.to(dtype)
 
 
 def _attention(causal: bool) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ _PRODUCTS = (
     "mm", "bmm", "_int_mm", "mv", "matmul", "linear", "dot", "vdot", "inner", "_scaled_mm", "_weight_int4pack_mm",
     "_weight_int8pack_mm", *_ADDEND_FIRST,
 )  # fmt: skip
+FEW_QUERIES = 8  # keys for each query, from which a call is a decode step
 _LEAST_COLUMNS = 16  # of a convolution whose groups are worked out as products
 _BY_ROWS = ("normalization", "softmax", "reduction")
 
@@ -37,6 +38,17 @@ def geometry_of(info: OpInvokeInfo, properties: PerformanceProperties, family: s
         elif family == "convolution":
             found = _convolution(info, properties)
     return found or (_by_rows(info) if family in _BY_ROWS else Stream())
+
+
+def kernels_of(geometry: Geometry, family: str) -> tuple[str, ...]:
+    """The families of kernels that a library may run a call with, the likeliest first."""
+    if isinstance(geometry, Product) and family == "matmul" and geometry.batch > 1:
+        return ("batched_matmul",)
+    if isinstance(geometry, Attention):
+        by_chunks = "latent_attention" if geometry.is_latent else "decode_attention"
+        few = geometry.queries * FEW_QUERIES <= geometry.keys
+        return (by_chunks, "attention") if few else ("attention", by_chunks)
+    return (family,)
 
 
 def _name(info: OpInvokeInfo) -> str:

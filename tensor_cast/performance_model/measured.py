@@ -17,8 +17,7 @@ import numpy as np
 
 from tensor_cast.dtypes import rate_name
 from tensor_cast.efficiency import FAMILIES
-from tensor_cast.performance_model.families.attention import Attention
-from tensor_cast.performance_model.geometry import geometry_of
+from tensor_cast.performance_model.geometry import geometry_of, kernels_of
 from tensor_cast.performance_model.model import Result
 from tensor_cast.performance_model.roofline import Analytic
 
@@ -67,10 +66,9 @@ class Measured(Analytic):
         self, info: OpInvokeInfo, properties: PerformanceProperties, family: str, device: DeviceProfile
     ) -> tuple[Result, str] | None:
         geometry = geometry_of(info, properties, family)
-        if isinstance(geometry, Attention) and geometry.queries * 8 <= geometry.keys:
-            family = "latent_attention" if geometry.is_latent else "decode_attention"
+        kernel = kernels_of(geometry, family)[0]
         main, vector = types_of(properties)
-        tables = self._tables(device).get((family, main or vector, type(geometry).__name__))
+        tables = self._tables(device).get((kernel, main or vector, type(geometry).__name__))
         if not tables:
             return None
         moved = float(properties.read_bytes + properties.write_bytes)

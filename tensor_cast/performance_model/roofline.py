@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from tensor_cast.dtypes import rate_name
-from tensor_cast.performance_model.families.attention import Attention
 from tensor_cast.performance_model.families.family import Times, Work
 from tensor_cast.performance_model.families.kernels import kernel_times
-from tensor_cast.performance_model.geometry import geometry_of
+from tensor_cast.performance_model.geometry import geometry_of, kernels_of
 from tensor_cast.performance_model.model import PerformanceModel, Result
 
 if TYPE_CHECKING:
@@ -68,14 +67,10 @@ class Analytic(Roofline):
         if not (work.mma_s or work.gp_s or work.num_bytes):
             return Result(0.0, bound="memory")
         geometry = geometry_of(info, properties, family)
-        families: tuple[str, ...] = (family,)
-        if isinstance(geometry, Attention):
-            families += ("latent_attention" if geometry.is_latent else "decode_attention",)
-        known = [device.efficiency_of(name, dtype) for name in families]
+        known = [device.efficiency_of(name, dtype) for name in kernels_of(geometry, family)]
         priced = [(efficiency, kernel_times(geometry, work, device, efficiency).of_one()) for efficiency in known]
-        efficiency, times = min(
-            priced, key=lambda one: _with_launch(one, device)
-        )  # the library takes the faster kernel
+        # the library takes the faster kernel
+        efficiency, times = min(priced, key=lambda one: _with_launch(one, device))
         launch_s = device.launch_s if efficiency.launch_s is None else efficiency.launch_s
         terms = ((times.memory_s, "memory"), (times.mma_s, "mma"), (times.gp_s, "gp"))
         bound = max(terms)[1]

@@ -89,16 +89,14 @@ def write(name: str, device, fits) -> None:
     rest["efficiency"] = "efficiency:\n" + lines(
         {key: efficiency_values(fit.efficiency) for key, fit in own.items()}, "  "
     )
-    others = {library: {k: f for k, f in by_key.items() if k != "collective"} for library, by_key in kernels.items()}
-    others = {library: by_key for library, by_key in others.items() if by_key}
-    if others:
-        rest["kernels"] = "kernels:\n" + "".join(
-            f"  {library}:\n" + lines({key: efficiency_values(fit.efficiency) for key, fit in by_key.items()}, "    ")
-            for library, by_key in others.items()
-        )
-        sources |= {
-            f"kernels.{lib}.{key}": source_words(fit) for lib, by_key in others.items() for key, fit in by_key.items()
-        }
+    rest["kernels"] = "kernels:\n" + "".join(
+        f"  {library}:"
+        + ("\n" + lines({k: efficiency_values(f.efficiency) for k, f in by_key.items()}, "    ") if by_key else " {}\n")
+        for library, by_key in kernels.items()
+    )
+    sources |= {
+        f"kernels.{lib}.{key}": source_words(fit) for lib, by_key in kernels.items() for key, fit in by_key.items()
+    }
     rest["sources"] = yaml.safe_dump({"sources": sources}, sort_keys=False, width=118)
     path.write_text(head + "".join(rest.values()), encoding="utf-8")
 
