@@ -146,8 +146,7 @@ class CustomOpConfig(ChosenConfig):
 @dataclass
 class PerformanceModelConfig:
     """kernels: the kernel library, of those that the device has fits of (None: the device's own). data: files of
-    measured times, for
-    the measured model."""
+    measured times, for the measured model."""
 
     name: str = "analytic"
     allow_tf32: bool = False

@@ -197,8 +197,8 @@ FAMILIES: Mapping[str, type[Efficiency]] = {
 
 # whose efficiency stands in for a family that a device says nothing of
 RELATIVES: Mapping[str, str] = {
-    "batched_matmul": "matmul", "latent_attention": "decode_attention", "convolution": "matmul", "softmax": "normalization", "reduction": "normalization",
-    "gather": "elementwise", "copy": "elementwise",
+    "batched_matmul": "matmul", "convolution": "matmul", "latent_attention": "decode_attention",
+    "softmax": "normalization", "reduction": "normalization", "gather": "elementwise", "copy": "elementwise",
 }  # fmt: skip
 
 

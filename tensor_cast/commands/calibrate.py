@@ -163,8 +163,7 @@ def _one_table(tables: list[Measurements]) -> Measurements:
 
 def assembled(fits: Fits) -> tuple[dict[str, Fit], Fits]:
     """What becomes the device's own efficiency (each key of the first library that has it; a family's bfloat16, or the
-    type with most
-    rows, for all types without a fit), and what becomes choices of kernels."""
+    type with most rows, for all types without a fit), and what becomes choices of kernels."""
     own: dict[str, Fit] = {}
     kernels: Fits = {next(iter(fits)): {}}  # the first library's choice is the device as it stands
     for library, by_key in fits.items():

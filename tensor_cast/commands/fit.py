@@ -23,8 +23,7 @@ _SHARP = 0.05  # relative errors beyond it count by their size, not its square
 @dataclass(frozen=True)
 class Score:
     """Relative errors of predicted against measured times: mean, median, 90th percentile; time-weighted (all predicted
-    against all
-    measured seconds, row by row); bias (mean of signed errors)."""
+    against all measured seconds, row by row); bias (mean of signed errors)."""
 
     num_rows: int
     mean: float

@@ -41,6 +41,7 @@ _STREAMS = (
     (64, 2048), (256, 768), (1024, 1024),
 )  # fmt: skip
 _LEAST_S, _MOST_S, _MOST_RUNS = 0.03, 0.6, 50  # a call is repeated for so long
+_COPIED = 64 * 2**20  # elements of the copy that measures the bandwidth
 _COLD_BYTES = 96 * 2**20  # operands of so much are cold when their turn comes again
 
 
@@ -148,7 +149,7 @@ def _time_of(run: Callable[[int], Any], where: str) -> float:
 
 def _bandwidth(where: str) -> float:
     """Bytes per second of a large copy, read and written."""
-    source = torch.ones(64 * 2**20, device=where)
+    source = torch.ones(_COPIED, device=where)
     target = torch.empty_like(source)
     return 2 * source.numel() * 4 / _time_of(lambda i: target.copy_(source), where)
 
@@ -200,7 +201,7 @@ def _facts(name: str, where: str, bandwidth: float, launch_s: float, calls: list
         sources={
             "matrix_ops_per_s": f"{source}; the fastest product, and a twentieth more",
             "vector_ops_per_s": f"{source}; the fastest element-wise call, and a twentieth more",
-            "memory_bandwidth_bytes_per_s": f"{source}; a copy of 256 MiB",
+            "memory_bandwidth_bytes_per_s": f"{source}; a large copy",
             "launch_s": f"{source}; an addition of one element",
             "memory_bytes": f"{source}; as the system says",
         },

@@ -39,9 +39,8 @@ _CHUNKS = np.array([1, 2, 4, 8, 16, 32, 64, 128], dtype=np.float64)[:, None]
 @dataclass(frozen=True)
 class Attention:
     """Shapes of one call, or of many. pairs: of query and key that a head computes. seen: keys that are read;
-    cache_bytes: they and
-    their values. windowed: 1 where a
-    window hides keys. causal: 1 where later keys are hidden. is_latent: values are a part of the keys of the one key head."""
+    cache_bytes: they and their values. windowed: 1 where a window hides keys. causal: 1 where later keys are hidden.
+    is_latent: values are a part of the keys of the one key head."""
 
     batch: Any
     heads: Any
