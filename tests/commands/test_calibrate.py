@@ -157,7 +157,7 @@ def test_libraries_become_choices_of_kernels(measured, tmp_path, capsys):
     device = load_device("both")
     assert "slow" in device.kernels
     chosen = device.with_kernels("slow")
-    assert chosen.efficiency_of("matmul", "bfloat16").compute < 0.5 < device.efficiency_of("matmul", "bfloat16").compute
+    assert chosen.efficiency_of("matmul", "bfloat16").compute < 0.6 < device.efficiency_of("matmul", "bfloat16").compute
     assert chosen.efficiency_of("attention") == device.efficiency_of("attention")
 
 

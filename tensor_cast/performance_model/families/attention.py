@@ -65,11 +65,15 @@ def attention_times(call: Attention, work: Work, device: DeviceProfile, efficien
     blocks = np.maximum(rows / BLOCK_ROWS, 1.0)
     items = call.batch * owners * blocks / cores
     waves = waves_of(items, efficiency.wave_rounding)
+    # empty rows of a tile are computed as the others, and its keys up to the tile's end
+    grows = np.logical_and(call.causal, np.logical_not(call.windowed))  # later queries see more keys
+    padded = np.maximum(S, efficiency.least_rows * S / np.maximum(rows, 1.0))
+    seen = np.where(grows, np.maximum(call.seen, padded), call.pairs / np.maximum(S, 1.0))
+    pairs = padded * np.where(grows, seen - (padded - 1) / 2, seen)
     in_vain = call.causal * np.minimum(S * efficiency.diagonal / 2, np.maximum(S * call.keys - call.pairs, 0.0))
-    padded = np.maximum(rows, efficiency.least_rows) / np.maximum(rows, 1.0)
-    busiest = _pairs_of_busiest(call, blocks, call.batch * owners / cores, efficiency.wave_rounding)
-    more = busiest * cores / np.maximum(call.pairs * call.batch * owners, 1.0)
-    more = more * (1 + in_vain / np.maximum(call.pairs, 1.0)) * padded
+    per_core = call.batch * owners / cores
+    busiest = _pairs_of_busiest(pairs, padded / blocks, seen, grows, blocks, per_core, efficiency.wave_rounding)
+    more = busiest / np.maximum(call.pairs * per_core, 1e-12) * (1 + in_vain / np.maximum(pairs, 1.0))
     mma_s, gp_s = work.mma_s / efficiency.compute * more, work.gp_s / efficiency.vector * more
     others = work.num_bytes - call.cache_bytes
     item_bytes = call.cache_bytes / np.maximum(call.batch * call.kv_heads, 1) + others / np.maximum(
@@ -80,21 +84,20 @@ def attention_times(call: Attention, work: Work, device: DeviceProfile, efficien
     return Times(total_s, mma_s, gp_s, memory_s)
 
 
-def _pairs_of_busiest(call: Attention, blocks: Any, heads: Any, rounding: float) -> Any:
+def _pairs_of_busiest(pairs: Any, queries: Any, seen: Any, grows: Any, blocks: Any, heads: Any, rounding: float) -> Any:
     """Pairs of query and key that the busiest core works out, the longest blocks handed out first.
 
-    blocks: of a head. heads: for each core. Later blocks of a causal head see more keys. By ``rounding`` whole waves,
-    each as long as its first block; else evenly, but for the longest block.
+    pairs: of a head. queries: of a block, which sees ``seen`` keys at most; later blocks see more where it ``grows``. blocks:
+    of a head. heads: for each core. By ``rounding`` whole waves, each as long as its first block; else evenly, but for the
+    longest block.
     """
-    S, heads = np.maximum(call.queries, 1.0), np.maximum(heads, 1e-12)
-    grows = np.logical_and(call.causal, np.logical_not(call.windowed))
-    top = np.where(grows, call.seen, call.pairs / S)
-    queries, waves = S / blocks, np.ceil(heads * blocks - 1e-9)
+    heads = np.maximum(heads, 1e-12)
+    waves = np.ceil(heads * blocks - 1e-9)
     # the wave after w others begins with block w / heads from the end of its head: so many blocks' queries see fewer keys
     first = np.minimum(np.ceil(heads), waves)
     skipped = (waves * (waves - 1) - first * (first - 1)) / (2 * heads) - (waves - first) / 2
-    in_waves = queries * (waves * top - np.where(grows, queries * skipped, 0.0))
-    evenly = np.maximum(call.pairs * heads, queries * top)
+    in_waves = queries * (waves * seen - np.where(grows, queries * skipped, 0.0))
+    evenly = np.maximum(pairs * heads, queries * seen)
     return rounding * np.maximum(in_waves, evenly) + (1 - rounding) * evenly
 
 
