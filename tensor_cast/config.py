@@ -80,6 +80,7 @@ class DeviceConfig:
     efficiency: dict[str, Any] = field(default_factory=dict)
     kernels: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, Any] = field(default_factory=dict)
+    aliases: list[str] | None = None
 
 
 @dataclass

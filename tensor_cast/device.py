@@ -38,6 +38,7 @@ class DeviceProfile:
     can hold a working set. launch_s: one kernel's launch on the device. host_launch_s: what the host takes to issue one op in
     eager PyTorch. context_bytes: what the runtime takes of memory. interconnect: nearest level first. efficiency: family, or
     "family.dtype" -> what it reaches; kernels: the same by kernel library, over it. sources: dotted key -> "kind: reference".
+    aliases: what tables of measured times call it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class DeviceProfile:
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
     kernels: Mapping[str, Mapping[str, Efficiency]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
 
     def efficiency_of(self, family: str, dtype: str | None = None) -> Efficiency:
         """That of a family in a type ("matmul.float32") where there is one, else the family's, else its relative's,
@@ -172,6 +174,7 @@ def _inherit(data: dict[str, Any], where: str, seen: tuple[str, ...]) -> dict[st
     like = data.pop("like", None)
     if like is None:
         return data
+    data.setdefault("aliases", [])  # names of the relative are not its own
     if not isinstance(like, str):
         raise UserError(f"{where}: like must be the name of a device, got {like!r}.")
     if like in seen:
@@ -256,6 +259,7 @@ def _profile(data: dict[str, Any], where: str) -> DeviceProfile:
     )
     values["efficiency"] = _efficiencies(values.get("efficiency", {}), f"{where}: efficiency")
     values["kernels"] = _kernels(values.get("kernels", {}), f"{where}: kernels")
+    values["aliases"] = _aliases(values.get("aliases", ()), f"{where}: aliases")
     values["sources"] = _sources(values.get("sources", {}), f"{where}: sources")
     return DeviceProfile(**values)
 
@@ -344,6 +348,12 @@ def _kernels(value: Any, key: str) -> dict[str, dict[str, Efficiency]]:
     if not isinstance(value, Mapping):
         raise UserError(f"{key} must be a mapping from kernel library to efficiencies, got {value!r}.")
     return {str(library): _efficiencies(families, f"{key}.{library}") for library, families in value.items()}
+
+
+def _aliases(value: Any, key: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
+        raise UserError(f"{key} must be a list of names, got {value!r}.")
+    return tuple(value)
 
 
 def _sources(value: Any, key: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 FOLDER = Path(__file__).parents[1] / "conf" / "device"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-NOT_FIGURES = {"name", "like", "vendor", "architecture", "sources"}
+NOT_FIGURES = {"name", "aliases", "like", "vendor", "architecture", "sources"}
 KINDS = {"datasheet", "measured", "fitted", "assumed"}
 GIB = 2**30
 MIB = 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tensor_cast.measurements.csv_tables import SCHEMAS, read_csv, read_rows
 from tensor_cast.measurements.kernel_details import is_kernel_details, read_kernel_details
 from tensor_cast.measurements.table import Measurements
 
+_log = logging.getLogger("tensor_cast")
 KINDS = (
     "a CSV of operator calls (op, shapes, dtypes, latency_us), of products (m, n, k), attention, experts, collectives or"
     " element-wise kernels, an Ascend profiler's kernel_details.csv, or a torch.profiler Chrome trace (.json)"
@@ -18,11 +20,13 @@ KINDS = (
 
 
 def read_measurements(paths: Iterable[str | Path]) -> list[Measurements]:
-    """The measurements of some files, or of all such files of a folder, by device, source, family and type.
+    """The measurements of some files, or of all such files of a folder, by device, source, family and type. What else lies in
+    a folder is left out, with a line in the log.
 
     Raises:
         UserError: no such file, a file of no known kind, a row that is no measurement.
     """
+    paths = list(paths)
     found: list[Measurements] = []
     for path in _files(paths):
         if path.name.endswith((".json", ".json.gz")):
@@ -39,8 +43,11 @@ def read_measurements(paths: Iterable[str | Path]) -> list[Measurements]:
         elif any(needed <= columns for needed, *_ in SCHEMAS):
             found += read_csv(path, columns, rows)
         else:
-            words = ", ".join(sorted(columns)) or "none"
-            raise UserError(f"{path}: its columns ({words}) are those of no known table. Give {KINDS}.")
+            words = f"{path}: its columns ({', '.join(sorted(columns)) or 'none'}) are those of no known table."
+            if path not in map(Path, paths):
+                _log.warning("left out: %s", words)
+                continue
+            raise UserError(f"{words} Give {KINDS}.")
     return found
 
 

@@ -36,8 +36,18 @@ class Times:
         return Times(*(np.asarray(part).item() for part in parts))
 
 
+def larger(first: Any, second: Any) -> Any:
+    """The larger of two numbers, or of each pair in arrays (numbers alone are compared without numpy: most calls are single)."""
+    if isinstance(first, float) and isinstance(second, float):
+        return max(first, second)
+    return np.maximum(first, second)
+
+
 def together(first_s: Any, second_s: Any, overlap: float) -> Any:
     """The p-norm of two times: overlap 1 is one after the other, a large one the longer alone."""
+    if isinstance(first_s, float) and isinstance(second_s, float):
+        longer, shorter = max(first_s, second_s), min(first_s, second_s)
+        return longer * (1 + (shorter / longer) ** overlap) ** (1 / overlap) if longer else 0.0
     longer, shorter = np.maximum(first_s, second_s), np.minimum(first_s, second_s)
     ratio = shorter / np.where(longer > 0, longer, 1.0)
     return longer * (1 + ratio**overlap) ** (1 / overlap)
@@ -53,12 +63,12 @@ def share_in_cache(num_bytes: Any, cache_bytes: float | None) -> Any:
     1.5 of it."""
     if not cache_bytes:
         return 0.0
-    return np.clip(1.5 - np.asarray(num_bytes, np.float64) / cache_bytes, 0.0, 1.0)
+    share = 1.5 - num_bytes / cache_bytes
+    return min(max(share, 0.0), 1.0) if isinstance(share, float) else np.clip(share, 0.0, 1.0)
 
 
 def cached_memory_s(num_bytes: Any, device: DeviceProfile, efficiency: Efficiency) -> Any:
     """Seconds to move a working set that lies in the cache as far as it fits."""
-    num_bytes = np.asarray(num_bytes, np.float64)
     hot = num_bytes * share_in_cache(num_bytes, device.cache_bytes)
     bytes_per_s = device.memory_bandwidth_bytes_per_s * efficiency.memory
     return (num_bytes - hot) / bytes_per_s + hot / cache_bytes_per_s(device, efficiency)

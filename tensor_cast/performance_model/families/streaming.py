@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tensor_cast.efficiency import Efficiency, RowEfficiency
-from tensor_cast.performance_model.families.family import Times, Work, cached_memory_s, together
+from tensor_cast.performance_model.families.family import Times, Work, cached_memory_s, larger, together
 
 if TYPE_CHECKING:
     from tensor_cast.device import DeviceProfile
@@ -30,10 +28,10 @@ class Stream:
 
 def stream_times(stream: Stream, work: Work, device: DeviceProfile, efficiency: Efficiency) -> Times:
     """Seconds besides the launch."""
-    mma_s, gp_s = (np.asarray(part, np.float64) / efficiency.compute for part in (work.mma_s, work.gp_s))
+    mma_s, gp_s = work.mma_s / efficiency.compute, work.gp_s / efficiency.compute
     num_bytes: Any = work.num_bytes
     if isinstance(efficiency, RowEfficiency):
-        num_bytes = num_bytes * (1 + 0.5 * np.clip(1 - efficiency.resident / np.maximum(stream.columns, 1.0), 0.0, 1.0))
+        num_bytes = num_bytes * (1 + 0.5 * larger(1 - efficiency.resident / larger(stream.columns, 1.0), 0.0))
     memory_s = cached_memory_s(num_bytes, device, efficiency)
     memory_s = memory_s + stream.rows * efficiency.row_s / (device.num_cores or 1)
-    return Times(together(np.maximum(mma_s, gp_s), memory_s, efficiency.overlap), mma_s, gp_s, memory_s)
+    return Times(together(larger(mma_s, gp_s), memory_s, efficiency.overlap), mma_s, gp_s, memory_s)

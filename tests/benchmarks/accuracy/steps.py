@@ -25,7 +25,7 @@ from tensor_cast.simulation import simulate_config
 
 DEVICES = {
     "A100-PCIE-40GB": "a100_pcie_40g", "A100-PCIE-80GB": "a100_pcie_80g", "A100-SXM4-40GB": "a100_sxm_40g", "H100-SXM5-80GB": "h100_sxm",
-    "L4": "l4", "P4": "p4", "T4": "t4", "V100-PCIE-32GB": "v100", "MI100": "mi100", "GH200": "h100_sxm",
+    "L4": "l4", "P4": "p4", "T4": "t4", "V100-PCIE-32GB": "v100", "MI100": "mi100",
 }  # fmt: skip
 # as NeuSight has it: wider than the model of that name in the paper
 GPT3_XL = "model=gpt2_large model.config.n_embd=3072 model.config.n_layer=24 model.config.n_head=24 model.config.n_positions=2048"
