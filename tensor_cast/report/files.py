@@ -21,7 +21,7 @@ from tensor_cast.report.perfetto import chrome_trace
 
 OPS_COLUMNS = (
     "op", "module", "phase", "calls", "time_s", "mma_ops", "gp_ops", "read_bytes", "write_bytes", "communication_bytes",
-    "bound", "priced_by", "rule", "shapes",
+    "bound", "priced_by", "rule", "shapes", "error",
 )  # fmt: skip
 REGISTRY_COLUMNS = (
     "rule", "operator", "device", "level", "file", "line", "outcome", "calls", "time_s", "note",

@@ -37,6 +37,7 @@ def sweep_row(
         **swept,
         "status": status,
         "step_time_s": document.get("step_time_s"),
+        "step_time_error": document.get("step_time_error"),
         "tokens_per_s": document.get("tokens_per_s"),
         "samples_per_s": document.get("samples_per_s"),
         "mfu": totals.get("mfu"),
@@ -115,11 +116,11 @@ def _tables(rows: Sequence[Row], width: int) -> list[RenderableType]:
     """The joined table, in blocks that fit the width; each begins with the job's number."""
     swept, others = columns_of(rows)
     known = [key for key in others if any(row.get(key) is not None for row in rows)]
-    keys = [key for key in (*swept, *known) if key not in ("job", "reason")]
+    keys = [key for key in (*swept, *known) if key not in ("job", "reason", "step_time_error")]
     best = _best(rows)
     columns = [
         [
-            _cell(key, row.get(key), key in swept) + ("*" if number in best.get(key, ()) else "")
+            _cell(key, row.get(key), key in swept) + _error(key, row) + ("*" if number in best.get(key, ()) else "")
             for number, row in enumerate(rows)
         ]
         for key in keys
@@ -142,6 +143,12 @@ def _tables(rows: Sequence[Row], width: int) -> list[RenderableType]:
         cells = zip(numbers, *(columns[index] for index in block), strict=True)
         parts += [text(""), table(header, list(cells), right)] if parts else [table(header, list(cells), right)]
     return parts
+
+
+def _error(key: str, row: Row) -> str:
+    """The error that a step's time may have, beside it."""
+    error = row.get("step_time_error")
+    return f" ± {format_share(error)}" if key == "step_time_s" and error is not None else ""
 
 
 def _head(key: str) -> str:

@@ -37,6 +37,12 @@ def test_the_table_joins_the_jobs():
     )
 
 
+def test_an_error_stands_beside_its_time():
+    document = {"step_time_s": 0.1, "step_time_error": 0.05}
+    row = sweep_row({"device": "fitted"}, document)
+    assert row["step_time_error"] == 0.05 and "100 ms ± 5.0%" in printed([row, job("slow", 0.2)])
+
+
 def test_swept_keys_stand_first_and_in_order_of_appearance():
     rows = [{"b": 1, "status": "ok", "x_s": 1.0}, {"b": 1, "a": 2, "status": "ok", "y": None}]
     assert columns_of(rows) == (["b", "a"], ["status", "x_s", "y"])

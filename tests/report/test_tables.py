@@ -57,6 +57,13 @@ def test_no_letter_of_a_name_is_lost(document, width):
         assert piece in letters
 
 
+def test_the_step_says_how_sure_it_is_and_what_it_waits_for(document):
+    assert "100 ms\n" in printed(document)
+    assert "100 ms ± 9.0%\n" in printed(document | {"step_time_error": 0.09})
+    waiting = document | {"step_time_error": 0.125, "host_wait_s": 0.02}
+    assert "100 ms ± 12.5%, 20.0 ms of it waiting for the host" in printed(waiting)
+
+
 def test_what_does_not_fit_says_by_how_much(document):
     document["memory"].update(fits=False, capacity_bytes=20 * 2**30)
     assert "DOES NOT FIT: 4.00 GiB too much." in printed(document)
