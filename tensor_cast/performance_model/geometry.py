@@ -111,11 +111,15 @@ def _convolution(info: OpInvokeInfo, properties: PerformanceProperties) -> Produ
     groups = info.argument("groups", 1)
     if not isinstance(weight, torch.Tensor) or not isinstance(groups, int) or weight.dim() < 3:
         return None
-    columns, inner = out.shape[1] // groups, weight[0].numel()
+    if info.argument("transposed", False) or "transpose" in _name(info):  # weight (C_in, C_out / groups, *kernel)
+        positions, channels = info.args[0], weight.shape[0]
+        columns, inner = weight[0].numel(), channels // groups
+    else:  # weight (C_out, C_in / groups, *kernel)
+        positions, channels = out, weight.shape[0]
+        columns, inner = channels // groups, weight[0].numel()
     if columns < _LEAST_COLUMNS or not inner:
         return None
-    rows = out.numel() // out.shape[1]
-    return Product(groups, rows, columns, inner, union_bytes([weight]), weight.element_size())
+    return Product(groups, positions.numel() // channels, columns, inner, union_bytes([weight]), weight.element_size())
 
 
 def _by_rows(info: OpInvokeInfo) -> Stream:
