@@ -55,8 +55,8 @@ def calibrate(arguments: Arguments) -> None:
     if not fits:
         most = max(tables, key=len)
         raise UserError(
-            f"no table has the {LEAST_ROWS} rows that a fit needs, of a family and type that device {device.name} has: the"
-            f" largest is {most.title}, {len(most)} rows."
+            f"nothing was fitted: no table has the {LEAST_ROWS} rows that a fit needs, of a family and type that device"
+            f" {device.name} has, and times that it can explain; the largest is {most.title}, {len(most)} rows."
         )
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(device_file(name, device, fits, arguments.maybe("device")), encoding="utf-8")
@@ -113,6 +113,7 @@ def library_of(source: str) -> str:
     return re.sub(r"[^\w-]", "_", name) or "unknown"
 
 
+WORST = 1.0  # a median error beyond which nothing has been fitted
 Fits = dict[str, dict[str, Fit]]  # kernel library -> efficiency's key -> fit
 
 
@@ -131,8 +132,12 @@ def fit_tables(tables: list[Measurements], device: DeviceProfile) -> Fits:
         table = _one_table(several)
         if len(table) < LEAST_ROWS:
             continue
-        fit = fits[library][key] = Fit(table, *fit_and_score(table, device))
+        fit = Fit(table, *fit_and_score(table, device))
         print(f"{library} {key}: {len(table)} rows; {fit.told}", flush=True)
+        if fit.unseen.median > WORST:
+            print(f"left out: {library} {key} is no fit: are its times microseconds, and its device {device.name}?")
+            continue
+        fits[library][key] = fit
     order = sorted(fits, key=lambda library: -sum(len(fit.rows) for fit in fits[library].values()))
     return {library: fits[library] for library in order}
 

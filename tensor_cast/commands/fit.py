@@ -121,13 +121,11 @@ def _free_parameters(kind: type, tables: list[tuple[Measurements, DeviceProfile]
 
     What a host adds shows in eager tables alone, what the device's launch is in the others.
     """
-    parameters = list(parameters_of(kind))
+    held = "launch_s" if any(rows.is_eager for rows, _ in tables) else "host_s"
+    parameters = [parameter for parameter in parameters_of(kind) if parameter.name != held or kind is LinkEfficiency]
     base = kind(**{p.name: p.start for p in parameters})
     free = []
-    held = "launch_s" if any(rows.is_eager for rows, _ in tables) else "host_s"
     for parameter in parameters:
-        if parameter.name == held and kind is not LinkEfficiency:
-            continue
         moved = replace(base, **{parameter.name: min(max(parameter.start * 0.5, parameter.least), parameter.most)})
         if any(not np.array_equal(rows.predicted_s(d, base), rows.predicted_s(d, moved)) for rows, d in tables):
             free.append(parameter)
