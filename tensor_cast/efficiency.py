@@ -65,7 +65,8 @@ class ProductEfficiency(Efficiency):
     filled wave of tiles that is paid whole. split_s: seconds to join the parts of K, for each doubling of their number.
     reread_speedup: of operands that tiles read again from the cache, against memory. quantise_s, quantise_memory:
     launch and share of the bandwidth of the pass that narrows the activations, where it is part of the product (row_s:
-    of its rows). small_tiles: tiles of 32 to 128, not 64 to 256.
+    of its rows). small_tiles: tiles of 32 to 128, not 64
+    to 256. short_tiles: tiles of 4 to 64 rows, as CPUs have them.
     """
 
     compute: float = _share(0.86)
@@ -81,6 +82,7 @@ class ProductEfficiency(Efficiency):
     quantise_s: float = _seconds(2e-6, 2e-6, 5e-5)
     quantise_memory: float = _parameter(0.5, 0.02, 5.0)
     small_tiles: bool = False
+    short_tiles: bool = False
     error: float = 0.2
 
 

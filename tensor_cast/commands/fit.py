@@ -63,9 +63,11 @@ def fit_all(tables: list[tuple[Measurements, DeviceProfile]]) -> Any:
     tables = [(_sample(rows, MAX_ROWS if len(tables) == 1 else 200), device) for rows, device in tables]
     kind = tables[0][0].kind
     names = switches_of(kind)
+    choices = [dict(zip(names, values, strict=True)) for values in product((True, False), repeat=len(names))]
     found = [
-        _fit_with(tables, kind, dict(zip(names, values, strict=True)))
-        for values in product((True, False), repeat=len(names))
+        _fit_with(tables, kind, choice)
+        for choice in choices
+        if choice.get("small_tiles") or not choice.get("short_tiles")
     ]
     return min(found, key=lambda pair: pair[0])[1]
 

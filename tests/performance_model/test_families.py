@@ -95,7 +95,8 @@ def random_shapes(seed, ranges):
 def efficiencies(device, family):
     """All that the device has of a family, by type."""
     known = [value for key, value in device.efficiency.items() if key.partition(".")[0] == family]
-    return known or [device.efficiency_of(family)]
+    known = known or [device.efficiency_of(family)]
+    return [*known, replace(known[0], small_tiles=True, short_tiles=True)] if family == "matmul" else known
 
 
 @pytest.mark.parametrize(("name", "library"), CHOICES)
@@ -319,6 +320,7 @@ def test_an_unknown_efficiency_has_a_value_in_its_range():
         assert {item.name for item in fields(kind) if not item.metadata} <= {
             "error",
             "small_tiles",
+            "short_tiles",
             "packed",
             "splits_single",
             "packs_windowed",

@@ -41,12 +41,17 @@ if TYPE_CHECKING:
 _SPLITS = (1, 2, 4, 8, 16)
 
 
-def _tiles(edges: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    choices = np.array([(m, n, s) for m in edges for n in edges for s in _SPLITS], dtype=np.float64)
+def _tiles(rows: tuple[int, ...], columns: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    choices = np.array([(m, n, s) for m in rows for n in columns for s in _SPLITS], dtype=np.float64)
     return tuple(choices[:, column, None] for column in range(3))
 
 
-_TILES = {False: _tiles((64, 128, 256)), True: _tiles((32, 64, 128))}  # by small_tiles
+# by small_tiles and short_tiles
+_TILES = {
+    (False, False): _tiles((64, 128, 256), (64, 128, 256)),
+    (True, False): _tiles((32, 64, 128), (32, 64, 128)),
+    (True, True): _tiles((4, 16, 64), (32, 64, 128)),
+}
 HOT_SHARE = 0.2  # of the cache, below which weights stay in it from call to call
 SUM_BYTES = 4  # of a float32 sum
 
@@ -71,7 +76,7 @@ def product_times(product: Product, work: Work, device: DeviceProfile, efficienc
     M, N, K, batch = (
         np.asarray(part, np.float64) for part in (product.rows, product.columns, product.inner, product.batch)
     )
-    tile_m, tile_n, split = _TILES[efficiency.small_tiles]
+    tile_m, tile_n, split = _TILES[efficiency.small_tiles or efficiency.short_tiles, efficiency.short_tiles]
     whole = np.maximum(2 * batch * M * N * K, 1.0)
     op_s = work.mma_s / whole  # of one operation with the whole device at its peak
     tiles = batch * np.ceil(M / tile_m) * np.ceil(N / tile_n) * split / device.num_cores
